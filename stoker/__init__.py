@@ -1,0 +1,30 @@
+"""Stoker trains reinforcement-learning agents and keeps the GPU fed while it does.
+
+    from stoker import PPO
+    model = PPO("MlpPolicy", "CartPole-v1").learn(100_000)
+
+Names are loaded when first used: environment workers import this package and must not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker.config import Config as Config
+    from stoker.config import resolve as resolve
+    from stoker.train.agent import PPO as PPO
+
+__version__ = "0.1.0"
+__all__ = ["PPO", "Config", "resolve", "train"]
+
+_HOMES = {"PPO": "stoker.train.agent", "Config": "stoker.config", "resolve": "stoker.config"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "train":
+        return importlib.import_module("stoker.train")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'stoker' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Algorithms: tensors in, tensors out."""

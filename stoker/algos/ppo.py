@@ -1,0 +1,93 @@
+"""Proximal policy optimisation: what a rollout is worth, and the loss of a minibatch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stoker.algos.returns import gae
+from stoker.config.schema import PPOSettings
+from stoker.nn.actor_critic import Evaluation
+from stoker.types import Loss, Minibatch, Prepared, Rollout
+
+
+def prepare(rollout: Rollout, reward: Tensor, settings: PPOSettings) -> Prepared:
+    """A rollout's rows with their advantages and value targets.
+
+    `reward` is the rollout's own, or a normalised one.
+    """
+    advantage = gae(
+        reward,
+        rollout.value,
+        rollout.terminated,
+        rollout.truncated,
+        rollout.final_value,
+        rollout.valid,
+        rollout.last_value,
+        settings.gamma,
+        settings.gae_lambda,
+    )
+    rows = Minibatch(
+        obs={leaf: value.flatten(0, 1) for leaf, value in rollout.obs.items()},
+        action=rollout.action.flatten(0, 1),
+        action_mask=None if rollout.action_mask is None else rollout.action_mask.flatten(0, 1),
+        behaviour_log_prob=rollout.behaviour_log_prob.flatten(),
+        value=rollout.value.flatten(),
+        advantage=advantage.flatten(),
+        value_target=(advantage + rollout.value).flatten(),
+        valid=rollout.valid.flatten(),
+    )
+    return Prepared(rows, {"train/explained_variance": explained_variance(rows)})
+
+
+def loss(now: Evaluation, batch: Minibatch, clip: Tensor, settings: PPOSettings) -> Loss:
+    """The clipped surrogate, the value loss and the entropy bonus, over valid rows alone.
+
+    The ratio is taken against the policy that acted, however old it is.
+    """
+    weight = batch.valid.to(now.value.dtype)
+    weight = weight / weight.sum().clamp(min=1.0)
+
+    def mean(rows: Tensor) -> Tensor:
+        return (rows * weight).sum()
+
+    advantage = batch.advantage
+    if settings.normalize_advantage:
+        centred = advantage - mean(advantage)
+        advantage = centred / (mean(centred**2).sqrt() + 1e-8)
+    log_ratio = torch.where(batch.valid, now.log_prob - batch.behaviour_log_prob, 0.0)
+    ratio = log_ratio.exp()
+    clipped = torch.clamp(ratio, 1 - clip, 1 + clip)
+    policy_loss = -mean(torch.minimum(advantage * ratio, advantage * clipped))
+
+    value = now.value
+    if settings.clip_range_vf is not None:
+        step = (value - batch.value).clamp(-settings.clip_range_vf, settings.clip_range_vf)
+        value = batch.value + step
+    value_loss = mean((value - batch.value_target) ** 2)
+    entropy = mean(now.entropy)
+    total = policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy
+
+    with torch.no_grad():
+        approx_kl = mean(ratio - 1 - log_ratio)
+        clip_fraction = mean(((ratio - 1).abs() > clip).to(ratio.dtype))
+    metrics = {
+        "train/loss": total.detach(),
+        "train/policy_gradient_loss": policy_loss.detach(),
+        "train/value_loss": value_loss.detach(),
+        "train/entropy_loss": -entropy.detach(),
+        "train/approx_kl": approx_kl,
+        "train/clip_fraction": clip_fraction,
+    }
+    return Loss(total, approx_kl, metrics)
+
+
+def explained_variance(rows: Minibatch) -> Tensor:
+    """1 - Var(target - value) / Var(target), over valid rows: 1 is a perfect critic."""
+    weight = rows.valid.to(rows.value.dtype)
+    weight = weight / weight.sum().clamp(min=1.0)
+
+    def variance(x: Tensor) -> Tensor:
+        return ((x - (x * weight).sum()) ** 2 * weight).sum()
+
+    return 1 - variance(rows.value_target - rows.value) / variance(rows.value_target)

@@ -1,0 +1,1 @@
+"""Collection: environments and policy in, rollouts out."""

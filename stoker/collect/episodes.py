@@ -1,0 +1,113 @@
+"""What the collector remembers of episodes: their returns, and how to bring them back."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from stoker.types import EpisodeJournal, StepBatch
+
+_WINDOW = 100  # episodes, as Stable-Baselines3 averages them
+
+
+class EpisodeTracker:
+    """Returns and lengths of running episodes, and of the last hundred that ended."""
+
+    def __init__(self, n_envs: int) -> None:
+        self.running_return = np.zeros(n_envs)
+        self.running_length = np.zeros(n_envs, np.int64)
+        self.ended = 0
+        self._returns: deque[float] = deque(maxlen=_WINDOW)
+        self._lengths: deque[int] = deque(maxlen=_WINDOW)
+
+    def take(self, batch: StepBatch) -> None:
+        """Count a step. A row that is no transition counts nothing; a cut-off episode is dropped."""
+        ids = batch.env_ids
+        self.running_return[ids] += np.where(batch.valid, batch.reward, 0.0)
+        self.running_length[ids] += batch.valid
+        over = batch.terminated | batch.truncated
+        if over.any():
+            done = ids[over]
+            whole = done[batch.valid[over]]
+            self._returns.extend(self.running_return[whole].tolist())
+            self._lengths.extend(self.running_length[whole].tolist())
+            self.ended += len(whole)
+            self.forget(done)
+
+    def forget(self, env_ids: np.ndarray) -> None:
+        """Begin these environments' episodes anew."""
+        self.running_return[env_ids] = 0
+        self.running_length[env_ids] = 0
+
+    def metrics(self) -> dict[str, float]:
+        """SB3's names; nothing until an episode has ended."""
+        if not self._returns:
+            return {}
+        return {
+            "rollout/ep_rew_mean": float(np.mean(self._returns)),
+            "rollout/ep_len_mean": float(np.mean(self._lengths)),
+        }
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {
+            "running_return": self.running_return,
+            "running_length": self.running_length,
+            "ended": np.array(self.ended),
+            "returns": np.array(self._returns),
+            "lengths": np.array(self._lengths, np.int64),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self.running_return[:] = state["running_return"]
+        self.running_length[:] = state["running_length"]
+        self.ended = int(state["ended"])
+        self._returns = deque(state["returns"].tolist(), maxlen=_WINDOW)
+        self._lengths = deque(state["lengths"].tolist(), maxlen=_WINDOW)
+
+
+class JournalKeeper:
+    """The actions of every running episode, so that a resumed run stands where it stood.
+
+    Episodes longer than `limit` are not kept (their environments begin anew on resume): replaying
+    costs as long as stepping did, and memory grows with it.
+    """
+
+    def __init__(self, n_envs: int, width: int, continuous: bool, limit: int = 20_000) -> None:
+        self._limit = limit
+        self._episode = np.zeros(n_envs, np.int64)
+        self._length = np.zeros(n_envs, np.int64)
+        self._actions = np.zeros((256, n_envs, width), np.float32 if continuous else np.int64)
+
+    def take(self, actions: np.ndarray, batch: StepBatch) -> None:
+        """Note the actions that led to `batch`."""
+        ids = batch.env_ids
+        kept = self._length[ids] < self._limit
+        self._grow()
+        place = np.minimum(self._length[ids], self._limit - 1)
+        self._actions[place[kept], ids[kept]] = actions[kept]
+        self._length[ids] += 1
+        over = ids[batch.terminated | batch.truncated]
+        self._episode[over] += 1
+        self._length[over] = 0
+
+    def _grow(self) -> None:
+        room = len(self._actions)
+        if room <= min(self._length.max(), self._limit - 1):
+            self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)])
+
+    def journal(self) -> EpisodeJournal:
+        """Where every environment stands now."""
+        length = np.where(self._length > self._limit, -1, self._length)
+        longest = int(length.max(initial=0))
+        return EpisodeJournal(self._episode.copy(), length, self._actions[:longest].copy())
+
+    def restore(self, journal: EpisodeJournal, restarted: np.ndarray) -> None:
+        """Go on from `journal`, where the environments `restarted` began an episode anew."""
+        self._episode[:] = journal.episode
+        self._length[:] = np.maximum(journal.length, 0)
+        while len(self._actions) < len(journal.actions):
+            self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)])
+        self._actions[: len(journal.actions)] = journal.actions
+        self._episode[restarted] += 1
+        self._length[restarted] = 0

@@ -1,0 +1,101 @@
+"""Every rule between settings, checked once, early, all at once, with the arithmetic shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stoker.config.schema import Config
+
+
+def divisors(total: int) -> list[int]:
+    """All divisors of `total`, ascending."""
+    small = [d for d in range(1, int(total**0.5) + 1) if total % d == 0]
+    return sorted({*small, *(total // d for d in small)})
+
+
+def largest_divisor(total: int, at_most: int) -> int:
+    """What `--batch-size auto` takes: the largest divisor of `total` up to `at_most`."""
+    return max(d for d in divisors(total) if d <= max(1, at_most))
+
+
+def find_problems(config: Config) -> list[str]:
+    """Every reason why `config` cannot work; empty if there is none."""
+    return [*_out_of_range(config), *_batch(config), *_names(config)]
+
+
+def _out_of_range(config: Config) -> Iterator[str]:
+    env, ppo, run = config.env, config.ppo, config.run
+    for name, value, least in (
+        ("n_envs", env.n_envs, 1),
+        ("n_workers", env.n_workers, 0),
+        ("n_steps", ppo.n_steps, 1),
+        ("n_epochs", ppo.n_epochs, 1),
+        ("max_bad_updates", ppo.max_bad_updates, 0),
+        ("timesteps", run.timesteps, 1),
+        ("seed", run.seed, 0),
+        ("log_every", run.log_every, 1),
+        ("checkpoint_every", run.checkpoint_every, 0),
+        ("keep_checkpoints", run.keep_checkpoints, 1),
+        ("eval_every", run.eval_every, 0),
+        ("eval_episodes", run.eval_episodes, 0),
+        ("torch_threads", config.compute.torch_threads, 1),
+    ):
+        if value < least:
+            yield f"{name} is {value}; it must be {least} or more."
+    for name, number, low, high in (
+        ("gamma", ppo.gamma, 0.0, 1.0),
+        ("gae_lambda", ppo.gae_lambda, 0.0, 1.0),
+    ):
+        if not low <= number <= high:
+            yield f"{name} is {number:g}; it must lie between {low:g} and {high:g}."
+    for name, positive in (
+        ("learning_rate", ppo.learning_rate),
+        ("clip_range", ppo.clip_range),
+        ("max_grad_norm", ppo.max_grad_norm),
+        ("adam_eps", ppo.adam_eps),
+        ("stop_deadline", run.stop_deadline),
+        ("target_kl", ppo.target_kl),
+        ("clip_range_vf", ppo.clip_range_vf),
+    ):
+        if positive is not None and not positive > 0:
+            yield f"{name} is {positive:g}; it must be above 0."
+    for name, weight in (("ent_coef", ppo.ent_coef), ("vf_coef", ppo.vf_coef)):
+        if not weight >= 0:
+            yield f"{name} is {weight:g}; it must be 0 or more."
+    if not config.network.network_arch or min(config.network.network_arch) < 1:
+        sizes = ",".join(map(str, config.network.network_arch))
+        yield f"network_arch is '{sizes}'; it must name at least one layer, each 1 or wider."
+
+
+def _batch(config: Config) -> Iterator[str]:
+    size, total = config.ppo.batch_size, config.total_batch
+    if not isinstance(size, int) or min(config.env.n_envs, config.ppo.n_steps) < 1:
+        return
+    if size < 1:
+        yield f"batch_size is {size}; it must be 1 or more, or auto."
+    elif total % size:
+        below = [d for d in divisors(total) if d < size][-2:]
+        above = [d for d in divisors(total) if d > size][:2]
+        yield (
+            f"batch_size {size} does not divide the total batch: n_envs {config.env.n_envs} x "
+            f"n_steps {config.ppo.n_steps} = {total}, and {total} / {size} leaves {total % size}. "
+            f"The nearest that divide it are {', '.join(map(str, below + above))}; "
+            "or use batch_size auto."
+        )
+    elif size == 1 and config.ppo.normalize_advantage:
+        yield (
+            "batch_size is 1 and normalize_advantage is on: one row has no deviation. Use a "
+            "batch_size of 2 or more, or normalize_advantage false (--no-normalize-advantage)."
+        )
+
+
+def _names(config: Config) -> Iterator[str]:
+    if not config.env.env.strip():
+        yield "env is empty; name a Gymnasium id such as CartPole-v1, or module:attr."
+    name = config.run.run_name
+    if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        yield (
+            f"run_name {name!r} cannot be a folder's name; use up to 100 letters, digits, '.', "
+            "'_' and '-', beginning with a letter or digit."
+        )

@@ -1,0 +1,173 @@
+"""Where values come from: defaults for the device < preset < file < flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from stoker.config.check import find_problems, largest_divisor
+from stoker.config.numbers import parse_count, parse_sizes
+from stoker.config.presets import PRESETS, default_preset
+from stoker.config.schema import GROUPS, Config
+from stoker.errors import ConfigError
+
+
+class _Field(typing.NamedTuple):
+    group: str
+    name: str
+    type: Any
+
+
+def _known_fields() -> dict[str, _Field]:
+    """Every setting by its name and by each of its aliases."""
+    known = {}
+    for group, kind in GROUPS.items():
+        for name, annotated in typing.get_type_hints(kind, include_extras=True).items():
+            metadata = typing.get_args(annotated)[1:] if hasattr(annotated, "__metadata__") else ()
+            plain = typing.get_type_hints(kind)[name]
+            aliases = [alias for extra in metadata for alias in getattr(extra, "aliases", ()) or ()]
+            for key in (name, *(alias.lstrip("-").replace("-", "_") for alias in aliases)):
+                known[key] = _Field(group, name, plain)
+    return known
+
+
+KNOWN = _known_fields()
+
+
+def base_config(preset: str | None, on_gpu: bool) -> Config:
+    """The two lowest layers: the device's defaults, and a preset over them."""
+    settings = {**PRESETS[default_preset(on_gpu)].settings()}
+    if preset is not None:
+        settings |= find_preset(preset)
+    groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    for name, value in settings.items():
+        groups[KNOWN[name].group][name] = value
+    return Config(**{group: GROUPS[group](**values) for group, values in groups.items()})
+
+
+def find_preset(name: str) -> dict[str, object]:
+    """The settings of the preset called `name`."""
+    if name not in PRESETS:
+        raise ConfigError(f"There is no preset {name!r}.{_suggest(name, PRESETS)}")
+    return PRESETS[name].settings()
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """A settings file: YAML, loaded safely, one flat mapping."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cannot read the config file {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML that can be loaded safely: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(f"{path} must hold settings by name, such as 'n_envs: 8'.")
+    return content
+
+
+def overlay(config: Config, settings: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """`config` with `settings` over it, and what was wrong with them."""
+    problems = []
+    groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    for key, value in settings.items():
+        known = KNOWN.get(key.replace("-", "_"))
+        if known is None:
+            problems.append(f"There is no setting {key!r}.{_suggest(key, KNOWN)}")
+            continue
+        try:
+            groups[known.group][known.name] = _convert(value, known.type)
+        except (ValueError, TypeError) as error:
+            problems.append(f"{known.name}: {error}.")
+    replaced = {
+        group: dataclasses.replace(getattr(config, group), **values)
+        for group, values in groups.items()
+    }
+    return Config(**replaced), problems
+
+
+def finish(config: Config, batch_aim: int, problems: list[str] | None = None) -> Config:
+    """Resolve what is `auto` and raise every problem found, all at once."""
+    if config.ppo.batch_size == "auto" and config.total_batch > 0:
+        size = largest_divisor(config.total_batch, batch_aim)
+        config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, batch_size=size))
+    problems = [*(problems or ()), *find_problems(config)]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def layers(preset: str | None, file: Path | None, on_gpu: bool) -> tuple[Config, int, list[str]]:
+    """All below the flags: the config so far, the preset's minibatch aim, and what was wrong."""
+    settings = read_file(file) if file is not None else {}
+    preset = preset or settings.pop("preset", None)
+    problems: list[str] = []
+    try:
+        base = base_config(preset, on_gpu)
+    except ConfigError as error:
+        base, problems = base_config(None, on_gpu), error.problems
+    config, wrong = overlay(base, settings)
+    return config, base.minibatch, problems + wrong
+
+
+def resolve(
+    settings: Mapping[str, Any],
+    *,
+    preset: str | None = None,
+    file: Path | None = None,
+    on_gpu: bool = False,
+) -> Config:
+    """A checked config from all layers; `settings` are the top one."""
+    config, aim, problems = layers(preset, file, on_gpu)
+    config, wrong = overlay(config, settings)
+    return finish(config, aim, problems + wrong)
+
+
+def from_flat(settings: Mapping[str, Any]) -> Config:
+    """A config from `Config.flat()` alone, with no preset under it: for resuming a run."""
+    config, problems = overlay(base_config(None, on_gpu=False), settings)
+    return finish(config, config.total_batch, problems)
+
+
+def _suggest(word: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(word.replace("-", "_"), known, n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(close)}?" if close else f" Known: {', '.join(known)}."
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    """`value`, as YAML or Python gives it, as the type a field wants."""
+    origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in options:
+            return None
+        if value == "auto":
+            return value
+        return _convert(value, next(option for option in options if option is not type(None)))
+    if origin is Literal:
+        if value not in options:
+            raise ValueError(f"{value!r} is none of {', '.join(map(str, options))}")
+        return value
+    if origin is tuple:
+        return parse_sizes(value)
+    if origin is dict or kind is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{value!r} is not a mapping")
+        return dict(value)
+    if kind is int:
+        return parse_count(value)
+    if kind is float:
+        if isinstance(value, bool):
+            raise ValueError(f"{value!r} is not a number")
+        number = float(value)
+        if number != number or number in (float("inf"), float("-inf")):
+            raise ValueError(f"{value!r} is not a finite number")
+        return number
+    if not isinstance(value, kind):
+        raise ValueError(f"{value!r} is not a {kind.__name__}")
+    return value

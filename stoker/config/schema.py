@@ -1,0 +1,238 @@
+"""Every setting, in five groups of frozen dataclasses with a docstring a field.
+
+In the code settings are grouped, so that a room takes only its own group. In files and flags they
+are flat (`n_envs: 8`, `--n-envs 8`), so field names are unique across groups. Fields without a
+default get theirs from the preset table, by device: a default lives in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+from tyro.constructors import PrimitiveConstructorSpec
+
+from stoker.config.numbers import format_count, parse_count, parse_sizes
+
+
+def _read_mapping(text: str) -> dict[str, Any]:
+    value = yaml.safe_load(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{text!r} is not a mapping (written like '{{gravity: 9.8}}')")
+    return value
+
+
+_COUNT = PrimitiveConstructorSpec[int](
+    nargs=1,
+    metavar="INT|64k|1e6",
+    instance_from_str=lambda args: parse_count(args[0]),
+    is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+    str_from_instance=lambda value: [format_count(value)],
+)
+_BATCH = PrimitiveConstructorSpec[Any](
+    nargs=1,
+    metavar="INT|auto",
+    instance_from_str=lambda args: args[0] if args[0] == "auto" else parse_count(args[0]),
+    is_instance=lambda value: value == "auto" or isinstance(value, int),
+    str_from_instance=lambda value: [str(value)],
+)
+_SIZES = PrimitiveConstructorSpec[tuple[int, ...]](
+    nargs=1,
+    metavar="INT,INT,...",
+    instance_from_str=lambda args: parse_sizes(args[0]),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(map(str, value))],
+)
+_MAPPING = PrimitiveConstructorSpec[dict[str, Any]](
+    nargs=1,
+    metavar="YAML",
+    instance_from_str=lambda args: _read_mapping(args[0]),
+    is_instance=lambda value: isinstance(value, dict),
+    str_from_instance=lambda value: [
+        yaml.safe_dump(value, default_flow_style=True, width=math.inf).strip()
+    ],
+)
+
+
+def _also(*names: str) -> Any:
+    """Other names a setting answers to, in flags and in files."""
+    return tyro.conf.arg(aliases=tuple("--" + name.replace("_", "-") for name in names))
+
+
+Schedule = Literal["constant", "linear"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSettings:
+    """Environment: what to train on and how to step it."""
+
+    env: Annotated[str, _also("env_id")] = "CartPole-v1"
+    """A Gymnasium id, or `module:attr` where attr is an environment class or a function that
+    makes one."""
+    env_kwargs: Annotated[dict[str, Any], _MAPPING] = field(default_factory=dict)
+    """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
+    n_envs: Annotated[int, _COUNT, _also("num_envs")]
+    """How many environments step together."""
+    pool: Literal["auto", "inline", "process"] = "auto"
+    """Where environments run: in this process, or in worker processes (`--subproc` for short).
+    `auto` times a few steps and picks the quicker."""
+    n_workers: Annotated[int, _COUNT] = 0
+    """Worker processes of the process pool; 0 is one a core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOSettings:
+    """PPO: the rollout and the update."""
+
+    n_steps: Annotated[int, _COUNT, _also("num_steps")]
+    """Steps of each environment in a rollout. The total batch is n_envs x n_steps."""
+    batch_size: Annotated[int | Literal["auto"], _BATCH, _also("minibatch_size")]
+    """Rows of a minibatch; must divide the total batch. `auto`: the largest divisor up to the
+    preset's size."""
+    n_epochs: Annotated[int, _COUNT, _also("update_epochs", "repeat_times")]
+    """Passes over each rollout, reshuffled each time."""
+    learning_rate: Annotated[float, _also("lr")] = 1e-3
+    """Adam's step size, at the start."""
+    lr_schedule: Schedule = "linear"
+    """`linear` falls to 0 over the run."""
+    gamma: float = 0.99
+    """Discount of future rewards."""
+    gae_lambda: float = 0.95
+    """Lambda of generalised advantage estimation."""
+    clip_range: float = 0.2
+    """How far the policy's ratio may move from 1 before its gradient is cut."""
+    clip_schedule: Schedule = "constant"
+    """`linear` falls to 0 over the run."""
+    clip_range_vf: float | None = None
+    """The same for the value function; None does not clip it."""
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    vf_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this norm."""
+    target_kl: float | None = None
+    """Stop a rollout's updates once its KL divergence passes 1.5 times this; None never stops."""
+    normalize_advantage: bool = True
+    """Scale each minibatch's advantages to mean 0 and deviation 1."""
+    normalize_obs: bool = True
+    """Scale vector observations by their running mean and deviation."""
+    normalize_reward: bool = True
+    """Divide rewards by the running deviation of the discounted return."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    max_bad_updates: Annotated[int, _COUNT] = 50
+    """How many updates of one rollout may be skipped for a non-finite loss or gradient before the
+    run rolls back to its last checkpoint (once; the next time it stops)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """Network: actor and critic."""
+
+    network_arch: Annotated[tuple[int, ...], _SIZES]
+    """Hidden layers, as in `1024,512,256`."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Between the layers."""
+    shared_trunk: bool = False
+    """One trunk for actor and critic, instead of one each."""
+    ortho_init: bool = True
+    """Orthogonal initialisation (gain 0.01 for the policy's last layer)."""
+    log_std_init: float = 0.0
+    """Log of the first standard deviation of continuous actions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeSettings:
+    """Compute: where and how the update runs."""
+
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """`auto` is the GPU where there is one."""
+    executor: Literal["eager", "compile"] = "eager"
+    """How updates run: eager kernels, or torch.compile."""
+    compile_in: Literal["background", "foreground"] = "background"
+    """`background` trains eagerly until the compiled update is ready; `foreground` waits for it,
+    so that the same seed gives the same bits."""
+    precision: Literal["tf32", "fp32"] = "tf32"
+    """Of float32 matrix products on a GPU."""
+    torch_threads: Annotated[int, _COUNT] = 1
+    """CPU threads of the learner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Run: how long, what to keep, when to look."""
+
+    timesteps: Annotated[int, _COUNT, _also("total_timesteps")] = 100_000
+    """Environment steps to train for, over all environments; rounded up to whole rollouts."""
+    seed: Annotated[int, _COUNT] = 0
+    """Seeds the environments, the policy and the shuffling."""
+    run_name: str = ""
+    """Name of the run's folder; empty makes one from environment, seed and time."""
+    runs_dir: str = "runs"
+    """Where run folders lie."""
+    log_every: Annotated[int, _COUNT] = 1
+    """Iterations between log lines."""
+    checkpoint_every: Annotated[int, _COUNT] = 0
+    """Environment steps between checkpoints; 0 makes ten over the run."""
+    keep_checkpoints: Annotated[int, _COUNT] = 3
+    """How many of the newest checkpoints to keep, besides the best."""
+    eval_every: Annotated[int, _COUNT] = 0
+    """Environment steps between evaluations; 0 evaluates at the end only."""
+    eval_episodes: Annotated[int, _COUNT] = 20
+    """Episodes of an evaluation; 0 never evaluates."""
+    stop_deadline: float = 30.0
+    """Seconds after Ctrl-C or SIGTERM in which the iteration may end and be saved."""
+    require_reward: float | None = None
+    """Leave with exit code 1 if the final mean reward is below this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a run."""
+
+    env: EnvSettings
+    ppo: PPOSettings
+    network: NetworkSettings
+    compute: ComputeSettings
+    run: RunSettings
+
+    @property
+    def total_batch(self) -> int:
+        """Rows of a rollout: n_envs x n_steps, never the reverse."""
+        return self.env.n_envs * self.ppo.n_steps
+
+    @property
+    def minibatch(self) -> int:
+        """Rows of a minibatch, once `auto` has been resolved."""
+        assert isinstance(self.ppo.batch_size, int), "batch_size is resolved when a config is"
+        return self.ppo.batch_size
+
+    @property
+    def n_minibatches(self) -> int:
+        return self.total_batch // self.minibatch
+
+    @property
+    def n_iterations(self) -> int:
+        return math.ceil(self.run.timesteps / self.total_batch)
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its one name, as in a file."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for group in fields(self)
+            for name, value in vars(getattr(self, group.name)).items()
+        }
+
+
+GROUPS: dict[str, type[Any]] = {
+    "env": EnvSettings,
+    "ppo": PPOSettings,
+    "network": NetworkSettings,
+    "compute": ComputeSettings,
+    "run": RunSettings,
+}
+"""The fields of `Config` and their types."""

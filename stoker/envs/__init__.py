@@ -1,0 +1,1 @@
+"""Environments: what ships, and how a name becomes one. No torch in this room."""

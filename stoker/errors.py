@@ -1,0 +1,50 @@
+"""Every error Stoker raises on purpose: what was found, what was expected, what to do.
+
+The command line prints these without a traceback and leaves with `exit_code`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StokerError(Exception):
+    """The root of all errors that Stoker raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(StokerError):
+    """One or more settings cannot work; every failure found is listed."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str] | str) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class SpaceError(ConfigError):
+    """An observation or action space that Stoker cannot train on."""
+
+
+class EnvError(StokerError):
+    """An environment raised, or returned something its spaces do not allow."""
+
+
+class WorkerError(StokerError):
+    """A worker process could not start, or died."""
+
+
+class CheckpointError(StokerError):
+    """A checkpoint is missing, damaged, or not one of ours. Nothing in it was run."""
+
+
+class RunError(StokerError):
+    """A run folder is missing, taken, or cannot be used as asked."""
+
+    exit_code = 2
+
+
+class TrainingError(StokerError):
+    """Training cannot go on (the loss stays non-finite, for one)."""

@@ -1,0 +1,1 @@
+"""Learning: rollouts in, better weights out."""

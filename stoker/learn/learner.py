@@ -1,0 +1,132 @@
+"""The learner: epochs of shuffled minibatches over a rollout, without waiting for the device.
+
+Nothing here reads a tensor on the host: skipping a bad update and stopping at a KL limit are done
+on the device, through Adam's `found_inf`, and metrics stay there until somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from stoker.config.schema import PPOSettings
+from stoker.types import LossFunction, Minibatch, Prepare, Rollout
+
+
+class LearnReport(NamedTuple):
+    """What came of learning from one rollout; tensors on the device."""
+
+    metrics: dict[str, Tensor]  # means over the updates that were made
+    skipped: Tensor  # updates not made because a loss or gradient was not finite
+
+
+class Learner:
+    """Owns the optimiser and the shuffling; the loss and the parameters arrive from outside."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        prepare: Prepare,
+        loss: LossFunction,
+        settings: PPOSettings,
+        minibatch: int,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.parameters, self.prepare, self.loss = dict(parameters), prepare, loss
+        self.settings, self.minibatch = settings, minibatch
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.learning_rate = torch.tensor(settings.learning_rate, device=device)
+        self.clip_range = torch.tensor(settings.clip_range, device=device)
+        self.optimiser = torch.optim.Adam(
+            self.parameters.values(), lr=self.learning_rate, eps=settings.adam_eps, fused=True
+        )
+
+    def anneal(self, remaining: float) -> None:
+        """Set the schedules for a run of which the share `remaining` lies ahead."""
+        settings = self.settings
+        for value, start, schedule in (
+            (self.learning_rate, settings.learning_rate, settings.lr_schedule),
+            (self.clip_range, settings.clip_range, settings.clip_schedule),
+        ):
+            value.fill_(start * remaining if schedule == "linear" else start)
+
+    def learn(self, rollout: Rollout, version: int) -> LearnReport:
+        """Every epoch, every minibatch: one pass over the rollout's rows an epoch, reshuffled.
+
+        `version` is the number of the weights that learning begins with.
+        """
+        rows, prepared = self.prepare(rollout)
+        lag = (version - rollout.policy_version).to(rows.value.dtype)
+        stopped = torch.zeros((), dtype=torch.bool, device=rows.value.device)
+        made, skipped = torch.zeros_like(self.clip_range), torch.zeros_like(self.clip_range)
+        sums: dict[str, Tensor] = {}
+        for _ in range(self.settings.n_epochs):
+            for index in self._shuffled(len(rows.value)):
+                measured, finite, stopped = self._update(_take(rows, index), stopped)
+                counts = (finite & ~stopped).to(made.dtype)
+                made, skipped = made + counts, skipped + (~finite).to(made.dtype)
+                for name, value in measured.items():
+                    sums[name] = sums.get(name, 0.0) + torch.where(counts > 0, value, 0.0)
+            if self.settings.target_kl is not None and bool(stopped):
+                break  # sync: once an epoch, and only with a KL limit, to save the epochs after it
+        metrics = {name: total / made for name, total in sums.items()} | prepared
+        metrics |= {"train/n_updates": made, "lag/mean": lag.mean(), "lag/max": lag.max()}
+        metrics["train/learning_rate"] = self.learning_rate.clone()
+        metrics["train/clip_range"] = self.clip_range.clone()
+        return LearnReport(metrics, skipped)
+
+    def _shuffled(self, rows: int) -> Tensor:
+        order = torch.randperm(rows, generator=self.generator, device=self.generator.device)
+        return order.view(-1, self.minibatch)
+
+    def _update(
+        self, batch: Minibatch, stopped: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """One gradient step, unless stopped or not finite: metrics, finite, stopped."""
+        loss = self.loss(self.parameters, batch, self.clip_range)
+        if self.settings.target_kl is not None:
+            stopped = stopped | (loss.approx_kl > 1.5 * self.settings.target_kl)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.total.backward()
+        norm = nn.utils.clip_grad_norm_(
+            self.parameters.values(), self.settings.max_grad_norm, foreach=True
+        )
+        finite = torch.isfinite(norm) & torch.isfinite(loss.total.detach())
+        # Adam skips its step on the device where found_inf is 1: no answer is fetched.
+        self.optimiser.found_inf = (stopped | ~finite).to(norm.dtype)  # type: ignore[attr-defined]
+        self.optimiser.step()
+        return {**loss.metrics, "train/grad_norm": norm}, finite, stopped
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's and the shuffling's state, by parameter name."""
+        state = {"shuffle_rng": self.generator.get_state()}
+        for name, parameter in self.parameters.items():
+            for key, value in self.optimiser.state.get(parameter, {}).items():
+                state[f"{key}.{name}"] = value
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.generator.set_state(state["shuffle_rng"].cpu())
+        for name, parameter in self.parameters.items():
+            for key in ("step", "exp_avg", "exp_avg_sq"):
+                if f"{key}.{name}" in state:
+                    value = state[f"{key}.{name}"].to(parameter.device)
+                    self.optimiser.state[parameter][key] = value.clone()
+
+
+def _take(rows: Minibatch, index: Tensor) -> Minibatch:
+    """The rows that `index` names, of every field."""
+    return Minibatch(
+        obs={leaf: value[index] for leaf, value in rows.obs.items()},
+        action=rows.action[index],
+        action_mask=None if rows.action_mask is None else rows.action_mask[index],
+        behaviour_log_prob=rows.behaviour_log_prob[index],
+        value=rows.value[index],
+        advantage=rows.advantage[index],
+        value_target=rows.value_target[index],
+        valid=rows.valid[index],
+    )

@@ -1,0 +1,1 @@
+"""Measurement: a library; screens read it."""

@@ -1,0 +1,1 @@
+"""Networks: encoders, heads, running normalisation, and the actor-critic made of them."""

@@ -1,0 +1,104 @@
+"""The actor-critic: observations to actions and values."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from stoker.config.schema import NetworkSettings
+from stoker.nn.encoders import Encoder
+from stoker.nn.heads import make_head
+from stoker.nn.normalise import RunningMoments
+from stoker.types import DeviceObs, EnvSpec, PolicyOutput
+
+
+class Evaluation(NamedTuple):
+    """What the loss needs of a policy, [B] each."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+class ActorCritic(nn.Module):
+    """Encoder, head and value; one trunk each or one for both. Implements `types.Policy`."""
+
+    def __init__(self, spec: EnvSpec, settings: NetworkSettings, normalize_obs: bool) -> None:
+        super().__init__()
+        leaves, sizes = spec.observation, settings.network_arch
+        self.actor = Encoder(leaves, sizes, settings.activation)
+        self.critic = (
+            self.actor if settings.shared_trunk else Encoder(leaves, sizes, settings.activation)
+        )
+        self.head = make_head(spec.action, settings.log_std_init)
+        self.decide = nn.Linear(sizes[-1], self.head.raw_width)
+        self.judge = nn.Linear(sizes[-1], 1)
+        self._shared = settings.shared_trunk
+        self._vectors = [n for n, leaf in leaves.items() if leaf.kind == "vector" and normalize_obs]
+        self.moments = nn.ModuleDict(
+            {
+                str(i): RunningMoments(math.prod(leaves[n].shape))
+                for i, n in enumerate(self._vectors)
+            }
+        )
+        if settings.ortho_init:
+            self._initialise()
+        self.generator = torch.Generator()
+
+    def _initialise(self) -> None:
+        """Orthogonal weights and zero biases; near-uniform first actions."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                gain = {self.decide: 0.01, self.judge: 1.0}.get(module, math.sqrt(2))
+                nn.init.orthogonal_(module.weight, gain)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def seed(self, seed: int, device: torch.device) -> None:
+        """Where this policy's noise comes from."""
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def _normalised(self, obs: DeviceObs) -> DeviceObs:
+        scaled = dict(obs)
+        for name, moments in zip(self._vectors, self.moments.values(), strict=True):
+            scaled[name] = moments.standardise(obs[name].flatten(1))
+        return scaled
+
+    def _raw_and_value(self, obs: DeviceObs) -> tuple[Tensor, Tensor]:
+        obs = self._normalised(obs)
+        features = self.actor(obs)
+        value_features = features if self._shared else self.critic(obs)
+        return self.decide(features), self.judge(value_features).squeeze(-1)
+
+    def forward(self, obs: DeviceObs, mask: Tensor | None, action: Tensor) -> Evaluation:
+        """Judge actions already taken: the loss's view of the policy."""
+        raw, value = self._raw_and_value(obs)
+        log_prob, entropy = self.head.measure(raw, mask, action)
+        return Evaluation(log_prob, entropy, value)
+
+    def draw_noise(self, rows: int) -> Tensor:
+        return self.head.draw_noise(rows, self.generator)
+
+    @torch.no_grad()
+    def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
+        raw, value = self._raw_and_value(obs)
+        action = self.head.sample(raw, action_mask, noise)
+        log_prob, _ = self.head.measure(raw, action_mask, action)
+        return PolicyOutput(action, log_prob, value)
+
+    @torch.no_grad()
+    def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor:
+        return self.head.greedy(self.decide(self.actor(self._normalised(obs))), action_mask)
+
+    @torch.no_grad()
+    def value(self, obs: DeviceObs) -> Tensor:
+        return self.judge(self.critic(self._normalised(obs))).squeeze(-1)
+
+    def update_moments(self, obs: DeviceObs, valid: Tensor) -> None:
+        """Take a rollout's observations [T, N, ...] into the running statistics."""
+        for name, moments in zip(self._vectors, self.moments.values(), strict=True):
+            assert isinstance(moments, RunningMoments)
+            moments.update(obs[name].flatten(0, 1).flatten(1), valid.flatten())

@@ -1,0 +1,141 @@
+"""Action distributions: from the actor's raw output to actions, log-probabilities and entropy.
+
+Sampling takes its noise as a tensor, so it is a pure function that can be compiled, captured and
+repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from stoker.types import ActionSpec
+
+
+class Head(nn.Module):
+    """One distribution over actions [n, A], given raw outputs [n, raw_width]."""
+
+    raw_width: int
+
+    @abstractmethod
+    def draw_noise(self, rows: int, generator: Generator) -> Tensor:
+        """What `sample` needs for `rows` rows."""
+
+    @abstractmethod
+    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
+        """Actions [n, A] drawn from the distribution."""
+
+    @abstractmethod
+    def greedy(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        """The most likely actions [n, A]."""
+
+    @abstractmethod
+    def measure(self, raw: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of `action` and entropy of the distribution, [n] each."""
+
+
+class CategoricalHead(Head):
+    """Discrete and MultiDiscrete: an independent choice a column, padded to the widest."""
+
+    place: Tensor
+    padding: Tensor
+
+    def __init__(self, nvec: tuple[int, ...]) -> None:
+        super().__init__()
+        self.raw_width = sum(nvec)
+        widest = max(nvec)
+        start = torch.tensor([0, *nvec[:-1]]).cumsum(0)
+        choice = torch.arange(widest)
+        padding = choice[None, :] >= torch.tensor(nvec)[:, None]
+        place = (start[:, None] + choice).masked_fill(padding, 0)
+        self._ragged = bool(padding.any())
+        self._shape = (len(nvec), widest)
+        self.register_buffer("place", place, persistent=False)  # [A, widest]
+        self.register_buffer("padding", padding, persistent=False)
+
+    def _log_probs(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        """Log-probabilities [n, A, widest]; impossible choices get a finite, vanishing one."""
+        never = torch.finfo(raw.dtype).min
+        if mask is not None:
+            raw = raw.masked_fill(~mask, never)
+        if self._ragged:
+            logits = raw[:, self.place].masked_fill(self.padding, never)
+        else:
+            logits = raw.unflatten(1, self._shape)
+        return F.log_softmax(logits, dim=-1)
+
+    def draw_noise(self, rows: int, generator: Generator) -> Tensor:
+        shape = (rows, *self._shape)
+        return torch.empty(shape, device=generator.device).exponential_(generator=generator)
+
+    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
+        # The Gumbel trick: the arg-max of log p - log E, with E exponential, is distributed as p.
+        return (self._log_probs(raw, mask) - noise.log()).argmax(-1)
+
+    def greedy(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        return self._log_probs(raw, mask).argmax(-1)
+
+    def measure(self, raw: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = self._log_probs(raw, mask)
+        chosen = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        entropy = -(log_probs.exp() * log_probs).sum((-1, -2))
+        return chosen.sum(-1), entropy
+
+
+class BernoulliHead(Head):
+    """MultiBinary: an independent coin a column."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.raw_width = width
+
+    def draw_noise(self, rows: int, generator: Generator) -> Tensor:
+        return torch.rand(rows, self.raw_width, generator=generator, device=generator.device)
+
+    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
+        return (noise < raw.sigmoid()).long()
+
+    def greedy(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        return (raw > 0).long()
+
+    def measure(self, raw: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        log_prob = -F.binary_cross_entropy_with_logits(raw, action.to(raw.dtype), reduction="none")
+        entropy = F.softplus(raw) - raw * raw.sigmoid()
+        return log_prob.sum(-1), entropy.sum(-1)
+
+
+class GaussianHead(Head):
+    """Box: an independent Gaussian a column; the deviation is learned and the same everywhere."""
+
+    def __init__(self, width: int, log_std_init: float) -> None:
+        super().__init__()
+        self.raw_width = width
+        self.log_std = nn.Parameter(torch.full((width,), log_std_init))
+
+    def draw_noise(self, rows: int, generator: Generator) -> Tensor:
+        return torch.randn(rows, self.raw_width, generator=generator, device=generator.device)
+
+    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
+        return raw + self.log_std.exp() * noise
+
+    def greedy(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        return raw
+
+    def measure(self, raw: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+        deviations = (action - raw) * torch.exp(-self.log_std)
+        log_prob = -0.5 * deviations**2 - self.log_std - 0.5 * math.log(2 * math.pi)
+        entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+        return log_prob.sum(-1), entropy.expand(len(raw))
+
+
+def make_head(spec: ActionSpec, log_std_init: float) -> Head:
+    """The distribution for an action space."""
+    if spec.nvec:
+        return CategoricalHead(spec.nvec)
+    if spec.kind == "multi_binary":
+        return BernoulliHead(spec.width)
+    return GaussianHead(spec.width, log_std_init)

@@ -1,0 +1,68 @@
+"""Which pool: time a few steps, compare what each would cost, and say why."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from stoker.pools.spaces import describe_env
+from stoker.types import EnvSpec
+
+HANDOVER_S = 60e-6
+"""A step through the process pool costs this for waking and answering, whatever the workers do
+(`python -m bench handover`, one environment a worker)."""
+HANDOVER_PER_WORKER_S = 25e-6
+"""And this for each worker (same bench)."""
+
+
+class Probe(NamedTuple):
+    """What one environment showed when it was tried."""
+
+    spec: EnvSpec
+    step_wall_s: float
+    step_cpu_s: float
+
+
+class Choice(NamedTuple):
+    """A pool, how many workers, and the reason in words."""
+
+    pool: str
+    n_workers: int
+    reason: str
+
+
+def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Probe:
+    """Describe `env` and time its steps (resets included) with random actions."""
+    _, info = env.reset(seed=0)
+    spec = describe_env(name, env, info)
+    env.action_space.seed(0)
+    taken, wall, cpu = 0, time.perf_counter(), time.process_time()
+    while taken < 3 or (taken < 1000 and time.perf_counter() - wall < seconds):
+        mask = info.get("action_mask") if spec.action.kind == "discrete" else None
+        action = env.action_space.sample() if mask is None else _allowed(mask, spec)
+        _, _, terminated, truncated, info = env.step(action)
+        taken += 1
+        if terminated or truncated:
+            _, info = env.reset()
+    return Probe(spec, (time.perf_counter() - wall) / taken, (time.process_time() - cpu) / taken)
+
+
+def _allowed(mask: Any, spec: EnvSpec) -> int:
+    return spec.action.start[0] + int(next(i for i, allowed in enumerate(mask) if allowed))
+
+
+def choose(step_wall_s: float, n_envs: int, cores: int, n_workers: int = 0) -> Choice:
+    """The quicker pool for `n_envs` environments that take `step_wall_s` a step."""
+    workers = min(n_workers or cores, n_envs)
+    inline = n_envs * step_wall_s
+    per_worker = -(-n_envs // workers)
+    process = per_worker * step_wall_s + HANDOVER_S + workers * HANDOVER_PER_WORKER_S
+    costs = (
+        f"a step takes {step_wall_s * 1e6:,.0f} us, so {n_envs} in turn take "
+        f"{inline * 1e3:.2f} ms and {workers} workers would take {process * 1e3:.2f} ms"
+    )
+    if process < inline:
+        return Choice("process", workers, costs)
+    return Choice("inline", 0, costs)

@@ -1,0 +1,79 @@
+"""The arrays that environments write and the learner reads, one row an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from stoker.types import EnvSpec, HostObs, StepBatch
+
+_ALIGNMENT = 64  # a cache line, so that two workers never write to the same one by field
+
+
+class Rows:
+    """All fields of N environments' steps in one block of memory, shared or not.
+
+    A process pool lays the same rows over the same shared block in every worker; nothing is
+    pickled when environments step.
+    """
+
+    def __init__(self, spec: EnvSpec, n_envs: int, memory: Any = None) -> None:
+        self.spec, self.n_envs = spec, n_envs
+        block = np.zeros(self.size(spec, n_envs), np.uint8) if memory is None else memory
+        place = 0
+        arrays: dict[str, np.ndarray] = {}
+        for name, shape, dtype in _layout(spec, n_envs):
+            arrays[name] = np.ndarray(shape, dtype, buffer=block, offset=place)
+            place += _padded(arrays[name].nbytes)
+        self.action = arrays["action"]
+        self.pending = arrays["pending"]
+        self.reward, self.valid = arrays["reward"], arrays["valid"]
+        self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
+        self.action_mask = arrays["action_mask"] if spec.has_mask else None
+        self.obs: HostObs = {leaf: arrays[f"obs.{leaf}"] for leaf in spec.observation}
+        self.final_obs: HostObs = {leaf: arrays[f"final.{leaf}"] for leaf in spec.observation}
+        self.metrics = {name: arrays[f"metric.{name}"] for name in spec.metric_names}
+        self._everyone = np.arange(n_envs)
+
+    @staticmethod
+    def size(spec: EnvSpec, n_envs: int) -> int:
+        """Bytes of memory that the rows of `n_envs` environments need."""
+        sizes = (np.dtype(d).itemsize * int(np.prod(s)) for _, s, d in _layout(spec, n_envs))
+        return sum(map(_padded, sizes))
+
+    def batch(self, env_ids: np.ndarray | None = None) -> StepBatch:
+        """The rows of `env_ids`, copied; of everyone, as views."""
+        pick: Any = slice(None) if env_ids is None else env_ids
+        return StepBatch(
+            env_ids=self._everyone if env_ids is None else env_ids,
+            obs={leaf: array[pick] for leaf, array in self.obs.items()},
+            reward=self.reward[pick],
+            terminated=self.terminated[pick],
+            truncated=self.truncated[pick],
+            final_obs={leaf: array[pick] for leaf, array in self.final_obs.items()},
+            action_mask=None if self.action_mask is None else self.action_mask[pick],
+            valid=self.valid[pick],
+            metrics={name: array[pick] for name, array in self.metrics.items()},
+        )
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _layout(spec: EnvSpec, n: int) -> Iterator[tuple[str, tuple[int, ...], Any]]:
+    yield "action", (n, *spec.action.shape), spec.action.dtype
+    yield "pending", (n,), np.bool_
+    yield "reward", (n,), np.float32
+    yield "valid", (n,), np.bool_
+    yield "terminated", (n,), np.bool_
+    yield "truncated", (n,), np.bool_
+    if spec.has_mask:
+        yield "action_mask", (n, spec.mask_width), np.bool_
+    for leaf, kind in spec.observation.items():
+        yield f"obs.{leaf}", (n, *kind.shape), kind.dtype
+        yield f"final.{leaf}", (n, *kind.shape), kind.dtype
+    for name in spec.metric_names:
+        yield f"metric.{name}", (n,), np.float32

@@ -1,0 +1,121 @@
+"""From Gymnasium spaces to specs, and from policy actions to environment actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from stoker.errors import SpaceError
+from stoker.types import PLAIN, ActionSpec, EnvSpec, LeafSpec
+
+
+def describe(
+    name: str, observation: Any, action: Any, first_info: dict[str, Any], metric_names: Any = ()
+) -> EnvSpec:
+    """The spec of an environment with these spaces, whose first reset gave `first_info`."""
+    leaves = (
+        {key: _leaf(space, f"observation[{key!r}]") for key, space in observation.items()}
+        if isinstance(observation, spaces.Dict)
+        else {PLAIN: _leaf(observation, "observation")}
+    )
+    if not leaves:
+        raise SpaceError("The observation space is an empty Dict; give the policy something.")
+    spec = EnvSpec(name, leaves, _action(action), metric_names=tuple(metric_names))
+    if "action_mask" not in first_info:
+        return spec
+    if not spec.action.nvec:
+        raise SpaceError(
+            f"info['action_mask'] came with the action space {action}. Masks work with Discrete "
+            "and MultiDiscrete actions; remove the mask, or make the actions discrete."
+        )
+    spec = EnvSpec(name, leaves, spec.action, True, spec.metric_names)
+    found = np.shape(first_info["action_mask"])
+    if int(np.prod(found)) != spec.mask_width:
+        raise SpaceError(
+            f"info['action_mask'] has shape {found}; {action} needs {spec.mask_width} entries, "
+            "one for each choice of each action, True where the choice is allowed."
+        )
+    return spec
+
+
+def describe_env(name: str, env: gymnasium.Env[Any, Any], first_info: dict[str, Any]) -> EnvSpec:
+    """The spec of one (not vectorised) environment."""
+    metric_names = getattr(env.unwrapped, "metric_names", ())
+    return describe(name, env.observation_space, env.action_space, first_info, metric_names)
+
+
+def _leaf(space: Any, where: str) -> LeafSpec:
+    if isinstance(space, spaces.Discrete):
+        return LeafSpec("discrete", (), "int64", n=int(space.n), start=int(space.start))
+    if isinstance(space, spaces.Box):
+        if space.dtype == np.uint8 and len(space.shape) in (2, 3):
+            last = len(space.shape) == 2 or int(np.argmin(space.shape)) != 0
+            return LeafSpec("image", space.shape, "uint8", channels_last=last)
+        return LeafSpec("vector", space.shape, "float32")
+    if isinstance(space, spaces.Dict):
+        raise SpaceError(
+            f"{where} is a Dict inside a Dict: {space}. Lift its entries into the outer Dict, or "
+            "wrap the environment with gymnasium.wrappers.FlattenObservation."
+        )
+    raise SpaceError(
+        f"{where} is {space}. Stoker reads Box, Discrete and Dict of these; wrap the environment "
+        "with gymnasium.wrappers.FlattenObservation to turn it into a Box."
+    )
+
+
+def _action(space: Any) -> ActionSpec:
+    if isinstance(space, spaces.Discrete):
+        return ActionSpec("discrete", (), "int64", (int(space.n),), (int(space.start),))
+    if isinstance(space, spaces.MultiDiscrete):
+        start = np.broadcast_to(getattr(space, "start", 0), space.shape)
+        return ActionSpec(
+            "multi_discrete",
+            space.shape,
+            str(space.dtype),
+            tuple(int(n) for n in space.nvec.ravel()),
+            tuple(int(s) for s in start.ravel()),
+        )
+    if isinstance(space, spaces.MultiBinary):
+        return ActionSpec("multi_binary", space.shape, str(space.dtype))
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return ActionSpec(
+            "box",
+            space.shape,
+            str(space.dtype),
+            low=tuple(float(x) for x in space.low.ravel()),
+            high=tuple(float(x) for x in space.high.ravel()),
+        )
+    raise SpaceError(
+        f"The action space is {space}. Stoker acts in Discrete, MultiDiscrete, MultiBinary and "
+        "Box (floating point); write a gymnasium.ActionWrapper that turns one of these into it."
+    )
+
+
+class ActionCodec:
+    """Turns policy actions [n, A] into what the environments take, [n, *shape].
+
+    Continuous actions arrive on the policy's scale: where both bounds are finite, [-1, 1] covers
+    [low, high], and what lies outside is clipped.
+    """
+
+    def __init__(self, spec: ActionSpec) -> None:
+        self.spec = spec
+        self._start = np.asarray(spec.start, np.int64)
+        if spec.continuous:
+            self._low, self._high = np.asarray(spec.low), np.asarray(spec.high)
+            finite = np.isfinite(self._low) & np.isfinite(self._high)
+            low, high = np.where(finite, self._low, -1.0), np.where(finite, self._high, 1.0)
+            self._centre, self._half = (low + high) / 2, (high - low) / 2
+
+    def encode(self, actions: np.ndarray) -> np.ndarray:
+        if self.spec.continuous:
+            scaled = self._centre + self._half * actions
+            encoded = np.clip(scaled, self._low, self._high)
+        elif self.spec.kind == "multi_binary":
+            encoded = actions
+        else:
+            encoded = actions + self._start
+        return encoded.reshape(len(actions), *self.spec.shape).astype(self.spec.dtype)

@@ -1,0 +1,115 @@
+"""A foreign `gymnasium.vector.VectorEnv` as a pool, in each of its auto-reset modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from stoker.errors import ConfigError
+from stoker.pools.base import BasePool, check_finite
+from stoker.pools.rows import Rows
+from stoker.pools.spaces import describe
+from stoker.types import EpisodeJournal, HostObs, StepBatch
+
+
+class VectorPool(BasePool):
+    """Maps the three auto-reset modes of Gymnasium to same-step.
+
+    - same-step: the final observation stands in the infos.
+    - next-step: the step after an episode's end is a reset that ignores the action, so it is no
+      transition: its row is not valid.
+    - disabled: this pool resets what ended, in the same step.
+    """
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], name: str) -> None:
+        mode = envs.metadata.get("autoreset_mode")
+        try:
+            self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+        except ValueError:
+            known = ", ".join(str(m) for m in AutoresetMode)
+            raise ConfigError(
+                f"The vector environment's metadata['autoreset_mode'] is {mode!r}; Stoker knows "
+                f"{known}. Set it to what the environment does when an episode ends."
+            ) from None
+        self._envs = envs
+        obs, info = envs.reset(seed=0)
+        spec = describe(
+            name,
+            envs.single_observation_space,
+            envs.single_action_space,
+            {key: value[0] for key, value in info.items() if key == "action_mask"},
+        )
+        super().__init__(spec, envs.num_envs)
+        self._rows = Rows(spec, self.n_envs)
+        self._was_reset = np.zeros(self.n_envs, bool)
+        self._reset_next = np.zeros(self.n_envs, bool)
+
+    def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
+        """Start every environment; a foreign one cannot be brought back to mid-episode."""
+        obs, info = self._envs.reset(seed=seed)
+        self._write(self._rows.obs, obs)
+        self._write_mask(info)
+        self._rows.valid[:] = journal is None
+        self._rows.reward[:] = 0
+        self._rows.terminated[:] = self._rows.truncated[:] = False
+        self._reset_next[:] = False
+        return check_finite(self._rows.batch())
+
+    def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
+        if len(env_ids) != self.n_envs:
+            raise ConfigError(
+                f"A vector environment steps all of its {self.n_envs} environments at once; "
+                f"{len(env_ids)} actions were sent."
+            )
+        self._rows.action[env_ids] = self.codec.encode(actions)
+
+    def recv(self, at_least: int) -> StepBatch:
+        rows = self._rows
+        obs, reward, terminated, truncated, info = self._envs.step(rows.action.copy())
+        rows.reward[:], rows.terminated[:] = reward, terminated
+        rows.truncated[:] = truncated & ~terminated
+        rows.valid[:] = ~self._reset_next
+        ended = terminated | truncated
+        if self._mode is AutoresetMode.NEXT_STEP:
+            self._reset_next = ended
+        if ended.any():
+            obs, info = self._end_episodes(ended, obs, info)
+        self._write(rows.obs, obs)
+        self._write_mask(info)
+        return check_finite(rows.batch())
+
+    def close(self) -> None:
+        self._envs.close()
+
+    def _end_episodes(self, ended: np.ndarray, obs: Any, info: Any) -> tuple[Any, Any]:
+        """Note the final observations; the observation and info to go on with."""
+        if self._mode is AutoresetMode.SAME_STEP:
+            finals = info["final_obs"]
+            for row in np.flatnonzero(ended):
+                self._write(self._rows.final_obs, _row_of(finals, row), int(row))
+            return obs, info
+        self._write(self._rows.final_obs, obs)
+        if self._mode is AutoresetMode.DISABLED:
+            return self._envs.reset(options={"reset_mask": ended})
+        return obs, info
+
+    def _write(self, into: HostObs, obs: Any, row: Any = slice(None)) -> None:
+        for leaf, kind in self.spec.observation.items():
+            value = np.asarray(obs if self.spec.plain else obs[leaf])
+            into[leaf][row] = value - kind.start if kind.start else value
+
+    def _write_mask(self, info: Any) -> None:
+        if self._rows.action_mask is None or "action_mask" not in info:
+            return
+        given = info.get("_action_mask", np.ones(self.n_envs, bool))
+        for row in np.flatnonzero(given):
+            self._rows.action_mask[row] = np.asarray(info["action_mask"][row], bool).reshape(-1)
+
+
+def _row_of(finals: Any, row: int) -> Any:
+    """One environment's final observation, whether they came as a dict of arrays or an array."""
+    if isinstance(finals, dict):
+        return {leaf: values[row] for leaf, values in finals.items()}
+    return finals[row]

@@ -1,0 +1,1 @@
+"""Storage: what the learner learns from, resident on its device."""

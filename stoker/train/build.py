@@ -1,0 +1,291 @@
+"""The only place that constructs: from a config and an environment to the parts of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+from torch.func import functional_call
+
+from stoker.algos import ppo
+from stoker.algos.returns import ReturnScaler
+from stoker.collect.in_step import InStepCollector
+from stoker.config.check import largest_divisor
+from stoker.config.presets import PRESETS, largest_that_fits
+from stoker.config.schema import Config
+from stoker.envs.registry import EnvFactory
+from stoker.errors import CheckpointError, ConfigError, WorkerError
+from stoker.learn.executor import executable
+from stoker.learn.learner import Learner
+from stoker.monitor.phases import PhaseClock
+from stoker.nn.actor_critic import ActorCritic
+from stoker.pools.base import BasePool
+from stoker.pools.choose import choose, probe
+from stoker.pools.inline import InlinePool
+from stoker.pools.process import ProcessPool
+from stoker.pools.vector import VectorPool
+from stoker.storage.rollout import RolloutStorage
+from stoker.train import devices
+from stoker.types import EnvSpec, Loss, LossFunction, Minibatch, Prepare, Prepared, Rollout
+
+EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+
+
+class Decision(NamedTuple):
+    """Something Stoker chose, and why."""
+
+    what: str
+    chosen: str
+    why: str
+
+
+@dataclass
+class Parts:
+    """Everything a run is made of."""
+
+    config: Config
+    device: torch.device
+    decisions: list[Decision]
+    eval_factory: EnvFactory | None
+    pool: BasePool
+    policy: ActorCritic
+    scaler: ReturnScaler | None
+    collector: InStepCollector
+    learner: Learner
+    clock: PhaseClock
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All state but the counters, by name: what a checkpoint holds."""
+        host = {k: torch.as_tensor(v) for k, v in self.collector.state().items()}
+        groups: dict[str, Mapping[str, Tensor]] = {
+            "policy": self.policy.state_dict(),
+            "learner": self.learner.state(),
+            "scaler": self.scaler.state_dict() if self.scaler else {},
+            "collector": host,
+            "rng": {"policy": self.policy.generator.get_state()},
+        }
+        return {f"{room}/{k}": v for room, part in groups.items() for k, v in part.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from where `tensors()` was taken."""
+
+        def of(room: str) -> dict[str, Tensor]:
+            prefix = room + "/"
+            return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+
+        try:
+            self.policy.load_state_dict(of("policy"))
+            self.learner.restore(of("learner"))
+            if self.scaler:
+                self.scaler.load_state_dict(of("scaler"))
+            self.policy.generator.set_state(of("rng")["policy"].cpu())
+            self.collector.restore({k: v.numpy() for k, v in of("collector").items()})
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"The checkpoint does not fit this configuration: {error}. Resume with the "
+                "settings it was saved with, or start a new run."
+            ) from error
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+def build(config: Config, env: EnvSource | None = None) -> Parts:
+    """Parts for `config`, whose environment may be given as an object instead of a name."""
+    device = devices.find_device(config.compute.device)
+    devices.set_up(device, config.compute.precision, config.compute.torch_threads)
+    source = env if env is not None else EnvFactory(config.env.env, config.env.env_kwargs)
+    pool, config, decisions = _make_pool(config, source)
+    try:
+        return _assemble(config, device, pool, decisions, _own_copies(source))
+    except BaseException:
+        pool.close()
+        raise
+
+
+def _assemble(
+    config: Config,
+    device: torch.device,
+    pool: BasePool,
+    decisions: list[Decision],
+    eval_factory: EnvFactory | None,
+) -> Parts:
+    spec, clock, seed = pool.spec, PhaseClock(), config.run.seed
+    policy = make_policy(spec, config, device)
+    _check_memory(config, spec, policy, device)
+    scaler = None
+    if config.ppo.normalize_reward:
+        scaler = ReturnScaler(pool.n_envs, config.ppo.gamma).to(device)
+    storage = RolloutStorage(spec, config.ppo.n_steps, pool.n_envs, device)
+    rollout_bytes = RolloutStorage.size(spec, config.ppo.n_steps, pool.n_envs)
+    learner = Learner(
+        dict(policy.named_parameters()),
+        _preparation(config, scaler),
+        executable(_loss_of(policy, config), config.compute.executor, config.compute.compile_in),
+        config.ppo,
+        config.minibatch,
+        device,
+        seed + 2,
+    )
+    collector = InStepCollector(pool, policy, storage, clock, seed)
+    decisions = decisions + _describe_choices(config, device, policy, rollout_bytes)
+    return Parts(
+        config, device, decisions, eval_factory, pool, policy, scaler, collector, learner, clock
+    )
+
+
+def make_policy(spec: EnvSpec, config: Config, device: torch.device) -> ActorCritic:
+    """A new policy whose weights and noise follow from the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.run.seed)
+        policy = ActorCritic(spec, config.network, config.ppo.normalize_obs).to(device)
+    policy.seed(config.run.seed + 1, device)
+    return policy
+
+
+def _preparation(config: Config, scaler: ReturnScaler | None) -> Prepare:
+    def prepare(rollout: Rollout) -> Prepared:
+        reward = rollout.reward
+        if scaler is not None:
+            reward = scaler(reward, rollout.terminated | rollout.truncated, rollout.valid)
+        return ppo.prepare(rollout, reward, config.ppo)
+
+    return prepare
+
+
+def _loss_of(policy: ActorCritic, config: Config) -> LossFunction:
+    buffers = dict(policy.named_buffers())
+
+    def loss(parameters: Mapping[str, Tensor], batch: Minibatch, clip: Tensor) -> Loss:
+        arguments = (batch.obs, batch.action_mask, batch.action)
+        now = functional_call(policy, {**parameters, **buffers}, arguments)
+        return ppo.loss(now, batch, clip, config.ppo)
+
+    return loss
+
+
+def _make_pool(config: Config, source: EnvSource) -> tuple[BasePool, Config, list[Decision]]:
+    """The pool, the config with the number of environments there really are, and why."""
+    if isinstance(source, VectorEnv):
+        adapted = VectorPool(source, config.env.env)
+        why = f"a vector environment was given, {source.num_envs} wide"
+        return adapted, _with_n_envs(config, adapted.n_envs), [Decision("pool", "vector", why)]
+    if isinstance(source, gymnasium.Env):
+        given = source
+        found = probe(config.env.env, given)
+        why = "an environment object was given, and there is one of it"
+        return (
+            InlinePool(lambda: given, found.spec, 1),
+            _with_n_envs(config, 1),
+            [Decision("pool", "inline", why)],
+        )
+    trial = source()
+    try:
+        found = probe(source.name, trial)
+    finally:
+        trial.close()
+    n_envs, cores = config.env.n_envs, devices.usable_cores()
+    choice = choose(found.step_wall_s, n_envs, cores, config.env.n_workers)
+    kind = choice.pool if config.env.pool == "auto" else config.env.pool
+    reason = choice.reason if config.env.pool == "auto" else f"asked for; {choice.reason}"
+    if kind == "process":
+        workers = min(config.env.n_workers or cores, n_envs)
+        try:
+            pool = ProcessPool(source, found.spec, n_envs, workers)
+            return pool, config, [Decision("pool", f"process, {workers} workers", reason)]
+        except WorkerError as error:
+            warnings.warn(f"Stepping environments inline instead: {error}", stacklevel=2)
+            reason = "worker processes could not start"
+    return InlinePool(source, found.spec, n_envs), config, [Decision("pool", "inline", reason)]
+
+
+def _with_n_envs(config: Config, n_envs: int) -> Config:
+    """`config` for the environments that were handed over, with a minibatch that divides."""
+    env = dataclasses.replace(config.env, n_envs=n_envs)
+    total = n_envs * config.ppo.n_steps
+    size = config.minibatch if total % config.minibatch == 0 else 0
+    if not size:
+        size = largest_divisor(total, config.minibatch)
+        warnings.warn(
+            f"The environment given counts as {n_envs}, so a rollout has {n_envs} x "
+            f"{config.ppo.n_steps} = {total} rows and batch_size is {size}, not "
+            f"{config.minibatch}. Give a function that makes environments to have more of them.",
+            stacklevel=2,
+        )
+    return dataclasses.replace(
+        config, env=env, ppo=dataclasses.replace(config.ppo, batch_size=size)
+    )
+
+
+def _own_copies(source: EnvSource) -> EnvFactory | None:
+    """How to make environments for evaluation alone; None if only the given object exists."""
+    if isinstance(source, EnvFactory):
+        return source
+    return EnvFactory(gymnasium.make, {"id": source.spec}) if source.spec is not None else None
+
+
+def _check_memory(config: Config, spec: EnvSpec, policy: ActorCritic, device: torch.device) -> None:
+    """Refuse what cannot fit; warn of what only just does, or starves the environments."""
+    weights = 4 * sum(parameter.numel() for parameter in policy.parameters())
+    activations = 16 * config.minibatch * sum(config.network.network_arch)
+    rollout = RolloutStorage.size(spec, config.ppo.n_steps, config.env.n_envs)
+    needed, free = rollout + 4 * weights + activations, devices.free_memory(device)
+    cores = devices.usable_cores()
+    fits = largest_that_fits(cores)
+    need = (
+        f"needs about {needed / 2**30:.1f} GiB on the {device.type} (rollout "
+        f"{rollout / 2**30:.1f}, network and optimiser {4 * weights / 2**30:.1f}, minibatch "
+        f"{activations / 2**30:.1f}), and {free / 2**30:.1f} GiB are free"
+    )
+    if needed > free:
+        raise ConfigError(f"This run {need}. Use fewer envs or steps, or --preset {fits}.")
+    if needed > 0.8 * free:
+        warnings.warn(f"This run {need}; --preset {fits} would fit well.", stacklevel=2)
+    demanding = [
+        (name, row.cores)
+        for name, row in PRESETS.items()
+        if (row.n_envs, row.n_steps) == (config.env.n_envs, config.ppo.n_steps)
+        and row.cores > cores
+    ]
+    for name, wanted in demanding:
+        warnings.warn(
+            f"The preset {name} is made for {wanted} cores and this machine has {cores}: its "
+            f"{config.env.n_envs} environments will wait for each other. --preset {fits} fits.",
+            stacklevel=2,
+        )
+
+
+def _describe_choices(
+    config: Config, device: torch.device, policy: ActorCritic, rollout_bytes: int
+) -> list[Decision]:
+    count = sum(parameter.numel() for parameter in policy.parameters())
+    asked = config.compute.device
+    on_gpu = device.type == "cuda"
+    found = "the GPU was found" if on_gpu else "no GPU was found"
+    precision = config.compute.precision if on_gpu else "fp32"
+    total = config.total_batch
+    return [
+        Decision("device", devices.describe(device), found if asked == "auto" else "asked for"),
+        Decision(
+            "batch",
+            f"{config.env.n_envs} envs x {config.ppo.n_steps} steps = {total:,}, in minibatches "
+            f"of {config.minibatch:,}",
+            f"{config.ppo.n_epochs} epochs, {config.ppo.n_epochs * config.n_minibatches} updates "
+            "an iteration",
+        ),
+        Decision(
+            "network",
+            "-".join(map(str, config.network.network_arch)),
+            f"{count:,} parameters, "
+            + ("one trunk" if config.network.shared_trunk else "actor and critic apart"),
+        ),
+        Decision("precision", precision, "of matrix products; " + config.compute.executor),
+        Decision("storage", f"{rollout_bytes / 2**20:.1f} MiB on the {device.type}", "one rollout"),
+    ]

@@ -1,0 +1,87 @@
+"""Evaluation: the policy's best guess, on environments and seeds of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from stoker.envs.registry import EnvFactory
+from stoker.pools.inline import InlinePool
+from stoker.types import EnvSpec, Policy
+
+_SEEDS_APART = 1_000_003
+"""Added to a run's seed, so that no evaluation episode is one that was trained on."""
+_MOST_ENVS = 10
+_MOST_STEPS = 100_000
+
+
+class EvalReport(NamedTuple):
+    """Returns and lengths of whole episodes, in the order of their environments."""
+
+    returns: list[float]
+    lengths: list[int]
+    unfinished: int
+
+    @property
+    def mean_reward(self) -> float:
+        return float(np.mean(self.returns)) if self.returns else float("nan")
+
+    @property
+    def std_reward(self) -> float:
+        return float(np.std(self.returns)) if self.returns else float("nan")
+
+    def metrics(self) -> dict[str, float]:
+        if not self.returns:
+            return {}
+        return {
+            "eval/mean_reward": self.mean_reward,
+            "eval/std_reward": self.std_reward,
+            "eval/mean_ep_length": float(np.mean(self.lengths)),
+        }
+
+
+def evaluate(
+    policy: Policy,
+    make_env: EnvFactory,
+    spec: EnvSpec,
+    device: torch.device,
+    *,
+    episodes: int,
+    seed: int,
+    deterministic: bool = True,
+) -> EvalReport:
+    """Run `episodes` episodes. Each environment plays a fixed number of them: taking whichever end
+    first would favour short ones. An episode longer than 100,000 steps counts as unfinished."""
+    n_envs = min(episodes, _MOST_ENVS)
+    quota = np.array([len(part) for part in np.array_split(np.arange(episodes), n_envs)])
+    returns: list[list[float]] = [[] for _ in range(n_envs)]
+    lengths: list[list[int]] = [[] for _ in range(n_envs)]
+    total, length = np.zeros(n_envs), np.zeros(n_envs, np.int64)
+    with InlinePool(make_env, spec, n_envs) as pool:
+        batch = pool.reset(seed + _SEEDS_APART)
+        playing = np.arange(n_envs)
+        obs, mask = batch.obs, batch.action_mask
+        while playing.size and length.max() < _MOST_STEPS:
+            on_device = {leaf: torch.from_numpy(x).to(device) for leaf, x in obs.items()}
+            allowed = None if mask is None else torch.from_numpy(mask).to(device)
+            action = (
+                policy.act_greedily(on_device, allowed)
+                if deterministic
+                else policy.act(on_device, allowed, policy.draw_noise(len(playing))).action
+            )
+            pool.send(action.cpu().numpy(), playing)
+            batch = pool.recv(len(playing))
+            total[playing] += batch.reward
+            length[playing] += 1
+            for env_id in playing[batch.terminated | batch.truncated].tolist():
+                returns[env_id].append(float(total[env_id]))
+                lengths[env_id].append(int(length[env_id]))
+                total[env_id] = length[env_id] = 0
+            still = np.array([len(returns[i]) < quota[i] for i in playing], bool)
+            playing = playing[still]
+            obs = {leaf: value[still] for leaf, value in batch.obs.items()}
+            mask = None if batch.action_mask is None else batch.action_mask[still]
+    done = sum(map(len, returns))
+    return EvalReport(sum(returns, []), sum(lengths, []), episodes - done)

@@ -1,0 +1,33 @@
+"""The loop: collect, learn, log, look, save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stoker.train.session import Progress, Session
+from stoker.train.signals import StopRequest
+
+Watch = Callable[[Progress], bool | None]
+"""Told of every logged iteration; returning False stops the run, as in Stable-Baselines3."""
+
+
+def run(session: Session, watch: Watch, stop: StopRequest) -> str:
+    """Train until the steps are done or somebody asks to stop; how it ended."""
+    parts, clock = session.parts, session.parts.clock
+    wanted = True
+    while session.unfinished and wanted and not stop.requested:
+        parts.learner.anneal(session.remaining)
+        rollout = parts.collector.collect(version=session.counters.iteration)
+        with clock.phase("update"):
+            report = parts.learner.learn(rollout, version=session.counters.iteration)
+            parts.policy.update_moments(rollout.obs, rollout.valid)
+        session.advance(report)
+        if session.log_due:
+            wanted = watch(session.log(report)) is not False
+        if session.eval_due:
+            with clock.phase("eval"):
+                session.evaluate()
+        if session.save_due:
+            with clock.phase("save"):
+                session.save()
+    return "stopped" if session.unfinished else "finished"

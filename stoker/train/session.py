@@ -1,0 +1,283 @@
+"""A run in progress: its counters, what it reports, what it keeps, and how it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from stoker.config.schema import Config
+from stoker.errors import TrainingError
+from stoker.learn.learner import LearnReport
+from stoker.runs import checkpoint as checkpoints
+from stoker.runs.checkpoint import Checkpoint
+from stoker.runs.folder import RunFolder
+from stoker.runs.recorder import Recorder
+from stoker.train.build import Parts
+from stoker.train.evaluate import EvalReport, evaluate
+
+_COLLECTING = ("inference", "env", "store")
+_LEARNING = ("update",)
+_STATUS_EVERY_S = 1.0
+
+
+class Progress(NamedTuple):
+    """What a screen or a callback is told after an iteration."""
+
+    iteration: int
+    n_iterations: int
+    env_steps: int
+    timesteps: int
+    wall_s: float
+    sps: float
+    shares: dict[str, float]
+    metrics: dict[str, float]
+
+
+@dataclass
+class Counters:
+    """What a checkpoint counts."""
+
+    iteration: int = 0
+    env_steps: int = 0
+    wall_s: float = 0.0
+    skipped_updates: int = 0
+    bad_in_a_row: int = 0
+    rollbacks: int = 0
+    saved_at: int = 0
+    evaluated_at: int = 0
+    best_reward: float | None = None
+    best_step: int | None = None
+
+
+class Session:
+    """Parts, counters and, if there is one, the folder they are written to."""
+
+    def __init__(self, parts: Parts, folder: RunFolder | None) -> None:
+        self.parts, self.folder = parts, folder
+        self.counters = Counters()
+        self.metrics: dict[str, float] = {}
+        self.last_eval: EvalReport | None = None
+        self.trouble: str | None = None
+        self._recorder = Recorder(folder) if folder else None
+        self._started = time.perf_counter()
+        self._wall_before = 0.0
+        self._steps_before = self._lap_steps = 0
+        self._pending = torch.zeros((), device=parts.device)  # skipped updates not yet counted
+        self._status_at = 0.0
+
+    @property
+    def config(self) -> Config:
+        return self.parts.config
+
+    @property
+    def unfinished(self) -> bool:
+        return self.counters.iteration < self.config.n_iterations
+
+    @property
+    def remaining(self) -> float:
+        """The share of the run that lies ahead, for schedules."""
+        return 1.0 - self.counters.iteration / self.config.n_iterations
+
+    @property
+    def wall_s(self) -> float:
+        return self._wall_before + time.perf_counter() - self._started
+
+    @property
+    def sps(self) -> float:
+        """Environment steps a second, since this session began."""
+        seconds = max(time.perf_counter() - self._started, 1e-9)
+        return (self.counters.env_steps - self._steps_before) / seconds
+
+    @property
+    def log_due(self) -> bool:
+        last = not self.unfinished
+        return last or self.counters.iteration % self.config.run.log_every == 0
+
+    @property
+    def eval_due(self) -> bool:
+        every, counters = self.config.run.eval_every, self.counters
+        return bool(every) and counters.env_steps - counters.evaluated_at >= every
+
+    @property
+    def save_due(self) -> bool:
+        every = self.config.run.checkpoint_every or max(1, self.config.run.timesteps // 10)
+        return self.counters.env_steps - self.counters.saved_at >= every
+
+    def advance(self, report: LearnReport) -> None:
+        """Count an iteration."""
+        self.counters.iteration += 1
+        self.counters.env_steps += self.config.total_batch
+        self._pending = self._pending + report.skipped
+
+    def log(self, report: LearnReport) -> Progress:
+        """Fetch what the device measured, record it, and say how far the run is."""
+        names = list(report.metrics)
+        stacked = torch.stack([*(report.metrics[name] for name in names), self._pending])
+        with self.parts.clock.phase("update"):  # which has only been launched, on a GPU
+            *values, skipped = stacked.tolist()  # sync: the one fetch of a log interval
+        wall, shares = self.parts.clock.lap()
+        counters = self.counters
+        self._count_skipped(int(skipped))
+        steps = counters.env_steps - self._lap_steps
+        self._lap_steps = counters.env_steps
+        self.metrics = {
+            **self.parts.collector.metrics(),
+            **dict(zip(names, values, strict=True)),
+            "train/skipped_updates": counters.skipped_updates,
+            "time/fps": steps / wall,
+            "time/iterations": counters.iteration,
+            **{f"phase/{name}": share for name, share in shares.items()},
+        }
+        self.record(self.metrics)
+        self.write_status("running", at_most_every=_STATUS_EVERY_S)
+        return Progress(
+            counters.iteration,
+            self.config.n_iterations,
+            counters.env_steps,
+            self.config.run.timesteps,
+            self.wall_s,
+            steps / wall,
+            shares,
+            self.metrics,
+        )
+
+    def _count_skipped(self, skipped: int) -> None:
+        self._pending = torch.zeros_like(self._pending)
+        self.counters.skipped_updates += skipped
+        self.counters.bad_in_a_row = self.counters.bad_in_a_row + skipped if skipped else 0
+        if self.counters.bad_in_a_row > self.config.ppo.max_bad_updates:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        """Return to the last good checkpoint with other noise; the second time, give up."""
+        bad = self.counters.bad_in_a_row
+        found = (
+            f"{bad} updates in a row had a loss or gradient that is not finite (limit: "
+            f"max_bad_updates {self.config.ppo.max_bad_updates})."
+        )
+        advice = "Lower the learning rate, or look for huge rewards or observations."
+        if self.counters.rollbacks or not self.folder or not self.counters.saved_at:
+            raise TrainingError(f"{found} Stopping. {advice}")
+        where, saved = checkpoints.load_newest(self.folder.checkpoints)
+        warnings.warn(f"{found} Rolling back to {where.name}, once. {advice}", stacklevel=2)
+        self.restore(saved)
+        self.counters.rollbacks += 1
+        for generator in (self.parts.policy.generator, self.parts.learner.generator):
+            generator.manual_seed(generator.initial_seed() + 1_000_003)
+
+    def evaluate(self) -> None:
+        """Measure the policy on environments of its own, if there is a way to make them."""
+        factory, run = self.parts.eval_factory, self.config.run
+        if factory is None or not run.eval_episodes:
+            return
+        report = evaluate(
+            self.parts.policy,
+            factory,
+            self.parts.pool.spec,
+            self.parts.device,
+            episodes=run.eval_episodes,
+            seed=run.seed,
+        )
+        self.last_eval = report
+        self.counters.evaluated_at = self.counters.env_steps
+        self.metrics |= report.metrics()
+        self.record(report.metrics())
+
+    def record(self, metrics: dict[str, float]) -> None:
+        if self._recorder is not None:
+            self._recorder.record(self.counters.env_steps, metrics)
+
+    def save(self) -> None:
+        """Write a checkpoint; a disk that is full is said in the status, and training goes on."""
+        counters = self.counters
+        if self.folder is None or counters.saved_at == counters.env_steps:
+            return
+        before = dataclasses.replace(counters)
+        counters.wall_s, counters.saved_at = self.wall_s, counters.env_steps
+        self._note_best()
+        best = None
+        if counters.best_step is not None:
+            best = self.folder.checkpoints / checkpoints.step_name(counters.best_step)
+        target = self.folder.checkpoints / checkpoints.step_name(counters.env_steps)
+        try:
+            checkpoints.save(target, self.checkpoint())
+            checkpoints.prune(self.folder.checkpoints, self.config.run.keep_checkpoints, best)
+            self.trouble = None
+        except OSError as error:
+            self.trouble = f"Checkpoint {target.name} could not be written: {error}"
+            self.counters = before
+            self.counters.saved_at = counters.env_steps  # try again at the next interval
+            warnings.warn(f"{self.trouble}. Training goes on.", stacklevel=2)
+
+    def _note_best(self) -> None:
+        name = "eval/mean_reward" if self.config.run.eval_every else "rollout/ep_rew_mean"
+        reward, best = self.metrics.get(name), self.counters.best_reward
+        if reward is not None and (best is None or reward > best):
+            self.counters.best_reward, self.counters.best_step = reward, self.counters.env_steps
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything, as it is now."""
+        state = {
+            "counters": dataclasses.asdict(self.counters),
+            "env": self.parts.pool.spec.name,
+            "spec": dataclasses.asdict(self.parts.pool.spec),
+        }
+        return Checkpoint(self.parts.tensors(), state, self.config.flat())
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Go on from `saved`."""
+        self.parts.restore(saved.tensors)
+        self.counters = Counters(**saved.state["counters"])
+        self._lap_steps = self._steps_before = self.counters.env_steps
+        self._wall_before, self._started = self.counters.wall_s, time.perf_counter()
+        if self._recorder is not None and self.folder is not None:
+            self._recorder.close()
+            self._recorder = Recorder(self.folder, wall_s_before=self.counters.wall_s)
+            self._recorder.truncate_after(self.counters.env_steps)
+
+    def write_status(self, state: str, at_most_every: float = 0.0) -> None:
+        """Rewrite status.json: how the run stands, and the last value of every metric."""
+        now = time.perf_counter()
+        if self.folder is None or now - self._status_at < at_most_every:
+            return
+        self._status_at = now
+        trouble = self.trouble or (self._recorder.trouble if self._recorder else None)
+        status = {
+            "state": state,
+            "env": self.parts.pool.spec.name,
+            "env_steps": self.counters.env_steps,
+            "timesteps": self.config.run.timesteps,
+            "sps": self.sps,
+            "wall_s": self.wall_s,
+            "overlap_efficiency": self.overlap_efficiency,
+            "pid": os.getpid(),
+            "trouble": trouble,
+            **self.metrics,
+        }
+        try:
+            self.folder.write_status(status)
+        except OSError as error:
+            self.trouble = f"status.json could not be written: {error}"
+
+    @property
+    def overlap_efficiency(self) -> float | None:
+        """max(collect, learn) / wall: 1 would be perfect overlap."""
+        spent = self.parts.clock.total
+        longer = max(sum(spent[p] for p in _COLLECTING), sum(spent[p] for p in _LEARNING))
+        return longer / max(self.parts.clock.elapsed(), 1e-9) if longer else None
+
+    def close(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+        self.parts.close()
+
+    @property
+    def where(self) -> Path | None:
+        return self.folder.path if self.folder else None

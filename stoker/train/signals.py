@@ -1,0 +1,72 @@
+"""Ctrl-C and SIGTERM: finish the iteration, save, leave; inside a deadline, at once if asked twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_WATCHED = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """While active, the first signal asks the loop to stop, and the second leaves at once.
+
+    Signals can only be caught in the main thread; elsewhere this does nothing.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self.signal: int | None = None
+        self._deadline_s = deadline_s
+        self._before: dict[int, Any] = {}
+        self._timer: threading.Timer | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.signal is not None
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._heard) for number in _WATCHED}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            _leave(number, "Asked twice: leaving at once. The last checkpoint stands.")
+        self.signal = number
+        self._timer = threading.Timer(
+            self._deadline_s,
+            _leave,
+            (
+                number,
+                f"The iteration did not end within {self._deadline_s:g} s (stop_deadline): "
+                "leaving. The last checkpoint stands.",
+            ),
+        )
+        self._timer.daemon = True
+        self._timer.start()
+        _say(f"Stopping: saving after this iteration ({self._deadline_s:g} s at most).")
+
+
+def _leave(number: int, message: str) -> None:
+    _say(message)
+    os._exit(128 + number)  # the loop may be anywhere; workers leave when their pipe ends
+
+
+def _say(message: str) -> None:
+    # Straight to the descriptor: a handler may interrupt a print, whose buffer is locked.
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{message}\n".encode())

@@ -1,0 +1,219 @@
+"""The named records that cross rooms, with their shapes, and the protocols between them.
+
+Shapes: N environments, T steps of a rollout, B rows of a minibatch, A action columns,
+M action-mask columns. An observation is always a dict of leaves; a plain (non-Dict) space has
+the one leaf `PLAIN`. Host records hold NumPy arrays, device records hold torch tensors.
+
+This file is imported by environment workers, so it must never import torch at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PLAIN = "obs"
+"""The leaf name of an observation space that is not a Dict."""
+
+HostObs = dict[str, np.ndarray]
+DeviceObs = dict[str, "Tensor"]
+
+
+@dataclass(frozen=True)
+class LeafSpec:
+    """One observation leaf: a vector, a uint8 image, or a category."""
+
+    kind: Literal["vector", "image", "discrete"]
+    shape: tuple[int, ...]
+    dtype: str
+    n: int = 0
+    """How many categories, for a discrete leaf."""
+    start: int = 0
+    """The smallest category, for a discrete leaf."""
+    channels_last: bool = True
+    """Where an image keeps its channels."""
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """What the policy must put out. Actions are stored as rows of `width` columns."""
+
+    kind: Literal["discrete", "multi_discrete", "multi_binary", "box"]
+    shape: tuple[int, ...]
+    dtype: str
+    nvec: tuple[int, ...] = ()
+    """Choices for each column of a discrete or multi-discrete action."""
+    start: tuple[int, ...] = ()
+    """The environment's number for choice 0 of each column."""
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """A, the number of stored columns."""
+        return len(self.nvec) if self.nvec else int(np.prod(self.shape))
+
+    @property
+    def continuous(self) -> bool:
+        return self.kind == "box"
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment looks like to the rest of the house."""
+
+    name: str
+    observation: Mapping[str, LeafSpec]
+    action: ActionSpec
+    has_mask: bool = False
+    metric_names: tuple[str, ...] = ()
+    """Names the environment declares in `metric_names` and reports in `info["metrics"]`."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the observation space is not a Dict."""
+        return tuple(self.observation) == (PLAIN,)
+
+    @property
+    def mask_width(self) -> int:
+        """M, the number of action-mask columns (0: the environment masks nothing)."""
+        return sum(self.action.nvec) if self.has_mask else 0
+
+
+class StepBatch(NamedTuple):
+    """What a pool gives back for n of its environments, by row.
+
+    Auto-reset is same-step: where an episode ended, `obs` is already the next one's first
+    observation and `final_obs` the last of the one that ended (elsewhere `final_obs` is
+    meaningless). `terminated` and `truncated` are never merged; where both are set, terminated
+    wins. `valid` is False for a row that is no transition (a fault cut it off, or a foreign
+    vector environment spent the step on a reset). Arrays may be views that the next `send` to
+    those environments overwrites: copy what you keep.
+    """
+
+    env_ids: np.ndarray  # int64 [n]
+    obs: HostObs  # [n, ...]
+    reward: np.ndarray  # float32 [n]
+    terminated: np.ndarray  # bool [n]
+    truncated: np.ndarray  # bool [n]
+    final_obs: HostObs  # [n, ...]
+    action_mask: np.ndarray | None  # bool [n, M]
+    valid: np.ndarray  # bool [n]
+    metrics: Mapping[str, np.ndarray]  # float32 [n] each
+
+
+class EpisodeJournal(NamedTuple):
+    """How to bring environments back to where they stood: reset to a seed, replay the actions.
+
+    Every episode is reset with a seed of its own, so (episode, actions so far) is the whole state
+    of a deterministic environment. `length` is -1 where the episode grew too long to keep.
+    """
+
+    episode: np.ndarray  # int64 [N], which episode each environment is in
+    length: np.ndarray  # int64 [N], actions taken in it
+    actions: np.ndarray  # [L, N, A], policy actions, L the longest of them
+
+
+class PolicyOutput(NamedTuple):
+    """What acting gives: an action to take and what the learner must remember of it."""
+
+    action: Tensor  # [N, A]
+    log_prob: Tensor  # [N]
+    value: Tensor  # [N]
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments on the device, as the collector left them."""
+
+    obs: DeviceObs  # [T, N, ...]
+    action: Tensor  # [T, N, A]
+    action_mask: Tensor | None  # bool [T, N, M]
+    behaviour_log_prob: Tensor  # [T, N], of the policy that acted
+    policy_version: Tensor  # int64 [T, N], of the policy that acted
+    value: Tensor  # [T, N]
+    reward: Tensor  # [T, N]
+    terminated: Tensor  # bool [T, N]
+    truncated: Tensor  # bool [T, N], False where terminated
+    final_value: Tensor  # [T, N], V(final_obs) where truncated, else 0
+    valid: Tensor  # bool [T, N]
+    last_value: Tensor  # [N], V of the observation after the last step
+
+
+class Minibatch(NamedTuple):
+    """B shuffled rows of a rollout with what the loss needs."""
+
+    obs: DeviceObs  # [B, ...]
+    action: Tensor  # [B, A]
+    action_mask: Tensor | None  # bool [B, M]
+    behaviour_log_prob: Tensor  # [B]
+    value: Tensor  # [B]
+    advantage: Tensor  # [B]
+    value_target: Tensor  # [B]
+    valid: Tensor  # bool [B]
+
+
+class Loss(NamedTuple):
+    """A scalar to descend, and what to report of it; all stay on the device."""
+
+    total: Tensor
+    approx_kl: Tensor
+    metrics: dict[str, Tensor]
+
+
+class Prepared(NamedTuple):
+    """A rollout's T * N rows with advantages and targets, in time-major order, and its metrics."""
+
+    rows: Minibatch
+    metrics: dict[str, Tensor]
+
+
+Prepare = Callable[[Rollout], Prepared]
+
+LossFunction = Callable[[Mapping[str, "Tensor"], Minibatch, "Tensor"], Loss]
+"""Parameters by name, a minibatch and the clip range, to a loss: a pure function of tensors."""
+
+
+class Policy(Protocol):
+    """What the collector needs of a policy. Noise comes in as a tensor, so acting is pure."""
+
+    def draw_noise(self, rows: int) -> Tensor: ...
+
+    def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput: ...
+
+    def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor: ...
+
+    def value(self, obs: DeviceObs) -> Tensor: ...
+
+
+class Pool(Protocol):
+    """N environments that step when told to. `step` is `send` and `recv` in one."""
+
+    spec: EnvSpec
+    n_envs: int
+
+    def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
+        """Start every environment, or bring each back to where `journal` says it stood.
+
+        Rows whose environment could not be brought back start a new episode and are not `valid`.
+        """
+
+    def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None: ...
+
+    def recv(self, at_least: int) -> StepBatch: ...
+
+    def step(self, actions: np.ndarray) -> StepBatch: ...
+
+    def close(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Times named phases; `monitor.PhaseClock` is the one that ships."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]: ...
