@@ -77,11 +77,6 @@ class EnvSpec:
     """Names the environment declares in `metric_names` and reports in `info["metrics"]`."""
 
     @property
-    def plain(self) -> bool:
-        """Whether the observation space is not a Dict."""
-        return tuple(self.observation) == (PLAIN,)
-
-    @property
     def mask_width(self) -> int:
         """M, the number of action-mask columns (0: the environment masks nothing)."""
         return sum(self.action.nvec) if self.has_mask else 0

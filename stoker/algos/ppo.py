@@ -64,7 +64,7 @@ def loss(now: Evaluation, batch: Minibatch, clip: Tensor, settings: PPOSettings)
     if settings.clip_range_vf is not None:
         step = (value - batch.value).clamp(-settings.clip_range_vf, settings.clip_range_vf)
         value = batch.value + step
-    value_loss = mean((value - batch.value_target) ** 2)
+    value_loss = mean(torch.where(batch.valid, value - batch.value_target, 0.0) ** 2)
     entropy = mean(now.entropy)
     total = policy_loss + settings.vf_coef * value_loss - settings.ent_coef * entropy
 

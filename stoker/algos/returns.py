@@ -68,7 +68,8 @@ class ReturnScaler(nn.Module):
     @torch.no_grad()
     def forward(self, reward: Tensor, ended: Tensor, valid: Tensor) -> Tensor:
         """The scaled rewards [T, N]; the statistics take this rollout in first."""
-        sums, carried = discounted_sums(reward, ended, self.carried, self._gamma)
+        counted = torch.where(valid, reward, 0.0)
+        sums, carried = discounted_sums(counted, ended, self.carried, self._gamma)
         self.carried.copy_(carried)
         self.moments.update(sums.reshape(-1, 1), valid.flatten())
         return self.moments.shrink(reward)

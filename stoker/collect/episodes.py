@@ -22,7 +22,7 @@ class EpisodeTracker:
         self._lengths: deque[int] = deque(maxlen=_WINDOW)
 
     def take(self, batch: StepBatch) -> None:
-        """Count a step. A row that is no transition counts nothing; a cut-off episode is dropped."""
+        """Count a step. Rows that are no transition count nothing; cut-off episodes are dropped."""
         ids = batch.env_ids
         self.running_return[ids] += np.where(batch.valid, batch.reward, 0.0)
         self.running_length[ids] += batch.valid

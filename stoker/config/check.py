@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
 from stoker.config.schema import Config
+
+MOST_ROWS = 2**31
+"""Rows of the largest rollout: past any memory, and the divisors of more take long to find."""
 
 
 def divisors(total: int) -> list[int]:
@@ -21,7 +25,7 @@ def largest_divisor(total: int, at_most: int) -> int:
 
 def find_problems(config: Config) -> list[str]:
     """Every reason why `config` cannot work; empty if there is none."""
-    return [*_out_of_range(config), *_batch(config), *_names(config)]
+    return [*_out_of_range(config), *_not_finite(config), *_batch(config), *_names(config)]
 
 
 def _out_of_range(config: Config) -> Iterator[str]:
@@ -43,6 +47,8 @@ def _out_of_range(config: Config) -> Iterator[str]:
     ):
         if value < least:
             yield f"{name} is {value}; it must be {least} or more."
+    if run.seed >= 2**63:
+        yield f"seed is {run.seed}; it must be below 2**63."
     for name, number, low, high in (
         ("gamma", ppo.gamma, 0.0, 1.0),
         ("gae_lambda", ppo.gae_lambda, 0.0, 1.0),
@@ -68,11 +74,25 @@ def _out_of_range(config: Config) -> Iterator[str]:
         yield f"network_arch is '{sizes}'; it must name at least one layer, each 1 or wider."
 
 
+def _not_finite(config: Config) -> Iterator[str]:
+    """Rules above hold for infinity, or are about other settings."""
+    for name, value in config.flat().items():
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{name} is {value:g}; it must be finite."
+
+
 def _batch(config: Config) -> Iterator[str]:
     size, total = config.ppo.batch_size, config.total_batch
-    if not isinstance(size, int) or min(config.env.n_envs, config.ppo.n_steps) < 1:
+    if min(config.env.n_envs, config.ppo.n_steps) < 1:
         return
-    if size < 1:
+    if total > MOST_ROWS:
+        yield (
+            f"n_envs {config.env.n_envs} x n_steps {config.ppo.n_steps} is a rollout of {total:,} "
+            f"rows; it must be at most {MOST_ROWS:,}."
+        )
+    elif not isinstance(size, int):
+        return
+    elif size < 1:
         yield f"batch_size is {size}; it must be 1 or more, or auto."
     elif total % size:
         below = [d for d in divisors(total) if d < size][-2:]

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from stoker.config.check import find_problems, largest_divisor
+from stoker.config.check import MOST_ROWS, find_problems, largest_divisor
 from stoker.config.numbers import parse_count, parse_sizes
 from stoker.config.presets import PRESETS, default_preset
 from stoker.config.schema import GROUPS, Config
+from stoker.config.settings_yaml import parse_settings
 from stoker.errors import ConfigError
 
 
@@ -54,7 +53,7 @@ def base_config(preset: str | None, on_gpu: bool) -> Config:
 
 def find_preset(name: str) -> dict[str, object]:
     """The settings of the preset called `name`."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:  # a file may hold anything
         raise ConfigError(f"There is no preset {name!r}.{_suggest(name, PRESETS)}")
     return PRESETS[name].settings()
 
@@ -62,28 +61,28 @@ def find_preset(name: str) -> dict[str, object]:
 def read_file(path: Path) -> dict[str, Any]:
     """A settings file: YAML, loaded safely, one flat mapping."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"Cannot read the config file {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML that can be loaded safely: {error}") from error
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ConfigError(f"{path} must hold settings by name, such as 'n_envs: 8'.")
-    return content
+        return parse_settings(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"Cannot read the config file {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise ConfigError(f"The config file {path} cannot be used: {error}.") from error
 
 
 def overlay(config: Config, settings: Mapping[str, Any]) -> tuple[Config, list[str]]:
     """`config` with `settings` over it, and what was wrong with them."""
     problems = []
     groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    written: dict[str, str] = {}
     for key, value in settings.items():
         known = KNOWN.get(key.replace("-", "_"))
         if known is None:
             problems.append(f"There is no setting {key!r}.{_suggest(key, KNOWN)}")
             continue
+        if written.setdefault(known.name, key) != key:
+            problems.append(f"{written[known.name]} and {key} are the same setting; keep one.")
         try:
             groups[known.group][known.name] = _convert(value, known.type)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             problems.append(f"{known.name}: {error}.")
     replaced = {
         group: dataclasses.replace(getattr(config, group), **values)
@@ -94,7 +93,7 @@ def overlay(config: Config, settings: Mapping[str, Any]) -> tuple[Config, list[s
 
 def finish(config: Config, batch_aim: int, problems: list[str] | None = None) -> Config:
     """Resolve what is `auto` and raise every problem found, all at once."""
-    if config.ppo.batch_size == "auto" and config.total_batch > 0:
+    if config.ppo.batch_size == "auto" and 0 < config.total_batch <= MOST_ROWS:
         size = largest_divisor(config.total_batch, batch_aim)
         config = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, batch_size=size))
     problems = [*(problems or ()), *find_problems(config)]
@@ -106,7 +105,8 @@ def finish(config: Config, batch_aim: int, problems: list[str] | None = None) ->
 def layers(preset: str | None, file: Path | None, on_gpu: bool) -> tuple[Config, int, list[str]]:
     """All below the flags: the config so far, the preset's minibatch aim, and what was wrong."""
     settings = read_file(file) if file is not None else {}
-    preset = preset or settings.pop("preset", None)
+    named = settings.pop("preset", None)
+    preset = named if preset is None else preset
     problems: list[str] = []
     try:
         base = base_config(preset, on_gpu)
@@ -136,7 +136,7 @@ def from_flat(settings: Mapping[str, Any]) -> Config:
 
 
 def _suggest(word: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(word.replace("-", "_"), known, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(str(word).replace("-", "_"), known, n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(close)}?" if close else f" Known: {', '.join(known)}."
 
 
@@ -144,9 +144,8 @@ def _convert(value: Any, kind: Any) -> Any:
     """`value`, as YAML or Python gives it, as the type a field wants."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in options:
-            return None
-        if value == "auto":
+        words = [word for option in options for word in typing.get_args(option)]
+        if value in words or (value is None and type(None) in options):
             return value
         return _convert(value, next(option for option in options if option is not type(None)))
     if origin is Literal:

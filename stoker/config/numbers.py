@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal, DecimalException
+
+_LARGEST = Decimal("1e28")  # as many digits as Decimal keeps, and far past any count
 _SCALE = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000, "g": 1_000_000_000}
 
 
@@ -15,20 +19,21 @@ def parse_count(text: object) -> int:
     scale = _SCALE.get(written[-1:].lower(), 1)
     digits = written[:-1] if scale > 1 else written
     try:
-        value = int(digits) * scale if digits.lstrip("+-").isdigit() else float(digits) * scale
-        whole = int(value)
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"{text!r} is not a whole number (written like 100000, 64k, 1.5M or 1e6)"
-        ) from None
-    if whole != value:
-        raise ValueError(f"{text!r} is not a whole number")
-    return whole
+        value = Decimal(digits) * scale  # exact, where a float would round
+        if abs(value) <= _LARGEST and value == int(value):
+            return int(value)
+    except DecimalException:  # no number at all, or not a number
+        pass
+    raise ValueError(f"{text!r} is not a whole number (written like 100000, 64k, 1.5M or 1e6)")
 
 
 def parse_sizes(text: object) -> tuple[int, ...]:
-    """Layer sizes from `"1024,512,256"` or a list of numbers."""
-    parts = text.replace("-", ",").split(",") if isinstance(text, str) else text
+    """Layer sizes from `"1024,512,256"`, a list of numbers, or the number of a single layer."""
+    parts: object = text
+    if isinstance(text, str):
+        parts = re.sub(r"(?<=\w)-", ",", text).split(",")  # 64-64 too, but not the sign of ,-64
+    elif isinstance(text, int):
+        parts = [text]
     if not isinstance(parts, (list, tuple)):
         raise ValueError(f"{text!r} is not a list of layer sizes (written like 256,256)")
     return tuple(parse_count(part) for part in parts if str(part).strip())

@@ -19,7 +19,10 @@ from stoker.config.numbers import format_count, parse_count, parse_sizes
 
 
 def _read_mapping(text: str) -> dict[str, Any]:
-    value = yaml.safe_load(text)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{text!r} is not YAML that can be loaded safely: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{text!r} is not a mapping (written like '{{gravity: 9.8}}')")
     return value

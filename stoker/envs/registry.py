@@ -19,7 +19,8 @@ from stoker.errors import ConfigError
 class EnvFactory:
     """Makes one environment a call; travels to workers by pickle.
 
-    `target` is a Gymnasium id, `module:attr`, or a callable.
+    `target` is a Gymnasium id, `module:attr`, or a callable. An id takes its registration along,
+    as a worker has not imported what registered it.
     """
 
     target: str | Callable[..., Any]
@@ -49,10 +50,23 @@ class EnvFactory:
             )
         return env
 
+    def __getstate__(self) -> dict[str, Any]:
+        registered = gymnasium.registry.get(self.target) if isinstance(self.target, str) else None
+        return {**vars(self), "registered": registered}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        registered = state.pop("registered")
+        if registered is not None:
+            gymnasium.registry.setdefault(registered.id, registered)
+        vars(self).update(state)
+
     def _find(self) -> Callable[..., Any]:
-        if not isinstance(self.target, str):
-            return self.target
-        module_name, colon, attribute = self.target.partition(":")
+        target = self.target
+        if not isinstance(target, str):
+            return target
+        module_name, colon, attribute = target.partition(":")
+        if colon and not module_name:
+            raise ConfigError(f"{target!r} names no module; write module:attr.")
         if colon:
             module = _import(module_name)
             made = getattr(module, attribute, None)
@@ -63,7 +77,7 @@ class EnvFactory:
                     f"The module {module_name!r} has no {attribute!r} that can be called, and "
                     f"registers no environment of that id.{_near(attribute, dir(module))}"
                 )
-        return lambda **kwargs: gymnasium.make(self.target, **kwargs)
+        return lambda **kwargs: gymnasium.make(target, **kwargs)
 
 
 def _import(name: str) -> Any:

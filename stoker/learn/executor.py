@@ -50,9 +50,10 @@ class _SwapIn:
             self._compiled(*example).total.backward()
             self._now = self._compiled
         except Exception as error:
+            summary, _, _ = str(error).partition("\n")
             warnings.warn(
-                f"The update could not be compiled ({type(error).__name__}: "
-                f"{str(error).splitlines()[0]}); it goes on eagerly.",
+                f"The update could not be compiled ({type(error).__name__}: {summary}); it goes "
+                "on eagerly.",
                 stacklevel=2,
             )
 

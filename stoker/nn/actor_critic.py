@@ -50,9 +50,10 @@ class ActorCritic(nn.Module):
 
     def _initialise(self) -> None:
         """Orthogonal weights and zero biases; near-uniform first actions."""
+        gains: dict[nn.Module, float] = {self.decide: 0.01, self.judge: 1.0}
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Conv2d)):
-                gain = {self.decide: 0.01, self.judge: 1.0}.get(module, math.sqrt(2))
+                gain = gains.get(module, math.sqrt(2))
                 nn.init.orthogonal_(module.weight, gain)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
@@ -64,7 +65,8 @@ class ActorCritic(nn.Module):
     def _normalised(self, obs: DeviceObs) -> DeviceObs:
         scaled = dict(obs)
         for name, moments in zip(self._vectors, self.moments.values(), strict=True):
-            scaled[name] = moments.standardise(obs[name].flatten(1))
+            assert isinstance(moments, RunningMoments)
+            scaled[name] = moments.standardise(obs[name].reshape(len(obs[name]), -1))
         return scaled
 
     def _raw_and_value(self, obs: DeviceObs) -> tuple[Tensor, Tensor]:
@@ -101,4 +103,4 @@ class ActorCritic(nn.Module):
         """Take a rollout's observations [T, N, ...] into the running statistics."""
         for name, moments in zip(self._vectors, self.moments.values(), strict=True):
             assert isinstance(moments, RunningMoments)
-            moments.update(obs[name].flatten(0, 1).flatten(1), valid.flatten())
+            moments.update(obs[name].reshape(valid.numel(), -1), valid.flatten())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -25,7 +26,7 @@ _SMALLEST_FOR_LARGE_STRIDES = 36
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
     """Linear layers from sizes[0] to sizes[-1], each followed by the activation."""
     layers: list[nn.Module] = []
-    for wide, narrow in zip(sizes, sizes[1:], strict=False):
+    for wide, narrow in pairwise(sizes):
         layers += [nn.Linear(wide, narrow), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
 
@@ -90,10 +91,10 @@ class Encoder(nn.Module):
             elif leaf.kind == "discrete":
                 parts.append(F.one_hot(obs[name].long(), leaf.n).to(torch.float32))
             else:
-                parts.append(obs[name].flatten(1))
+                parts.append(obs[name].reshape(len(obs[name]), -1))
         return self.trunk(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
 
 
 def _key(name: str) -> str:
-    """A leaf's name as a module's: torch forbids dots and empty names."""
-    return "leaf_" + name.replace(".", "_dot_")
+    """A leaf's name as a module's, one to one: torch forbids dots and empty names."""
+    return "leaf_" + name.replace("_", "__").replace(".", "_dot_")

@@ -6,8 +6,10 @@ import time
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 
-from stoker.pools.spaces import describe_env
+from stoker.pools.base import read_mask
+from stoker.pools.spaces import ActionCodec, describe_env
 from stoker.types import EnvSpec
 
 HANDOVER_S = 60e-6
@@ -40,8 +42,7 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
     env.action_space.seed(0)
     taken, wall, cpu = 0, time.perf_counter(), time.process_time()
     while taken < 3 or (taken < 1000 and time.perf_counter() - wall < seconds):
-        mask = info.get("action_mask") if spec.action.kind == "discrete" else None
-        action = env.action_space.sample() if mask is None else _allowed(mask, spec)
+        action = _allowed(info["action_mask"], spec) if spec.has_mask else env.action_space.sample()
         _, _, terminated, truncated, info = env.step(action)
         taken += 1
         if terminated or truncated:
@@ -49,8 +50,12 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
     return Probe(spec, (time.perf_counter() - wall) / taken, (time.process_time() - cpu) / taken)
 
 
-def _allowed(mask: Any, spec: EnvSpec) -> int:
-    return spec.action.start[0] + int(next(i for i, allowed in enumerate(mask) if allowed))
+def _allowed(mask: Any, spec: EnvSpec) -> Any:
+    """The first choice of each action that the mask allows."""
+    columns = np.split(read_mask(mask, 0, spec), np.cumsum(spec.action.nvec)[:-1])
+    choice = np.array([[column.argmax() for column in columns]])
+    action = ActionCodec(spec.action).encode(choice)[0]
+    return int(action) if spec.action.kind == "discrete" else action
 
 
 def choose(step_wall_s: float, n_envs: int, cores: int, n_workers: int = 0) -> Choice:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from stoker.pools.base import BasePool, check_finite, replay_of
+from stoker.pools.base import BasePool, check_values, replay_of
 from stoker.pools.rows import Rows
 from stoker.pools.slot import Slot
 from stoker.types import EnvSpec, EpisodeJournal, StepBatch
@@ -28,7 +28,7 @@ class InlinePool(BasePool):
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
         for slot in self._slots:
             slot.start(seed, *replay_of(journal, slot.index, self.codec))
-        return check_finite(self._rows.batch())
+        return check_values(self._rows.batch(), self.spec)
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         self._rows.action[env_ids] = self.codec.encode(actions)
@@ -39,7 +39,7 @@ class InlinePool(BasePool):
     def recv(self, at_least: int) -> StepBatch:
         ready = None if self._sent.all() else np.flatnonzero(self._sent)
         self._sent[:] = False
-        return check_finite(self._rows.batch(ready))
+        return check_values(self._rows.batch(ready), self.spec)
 
     def close(self) -> None:
         while self._slots:

@@ -1,10 +1,10 @@
 """Environments in worker processes, many to a worker, over shared memory.
 
 On the step path nothing is pickled: the parent writes actions to the shared rows and sends each
-worker one byte; the worker steps its pending environments and answers one byte. Control messages
-(start, errors) are pickled. Workers are forked from a server that imported neither torch nor the
-user's main module, so they hold no CUDA context and start quickly. Shared memory is an unlinked
-mapping, so that nothing is left behind however the processes end.
+worker one byte (and the ids, where it is to step only some); the worker answers one byte. Control
+messages (start, errors) are pickled. Workers are forked from a server that imported neither torch
+nor the user's main module, so they hold no CUDA context and start quickly. Shared memory is an
+unlinked mapping, so that nothing is left behind however the processes end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -25,13 +27,15 @@ import gymnasium
 import numpy as np
 
 from stoker.errors import EnvError, StokerError, WorkerError
-from stoker.pools.base import BasePool, check_finite, replay_of
+from stoker.pools.base import BasePool, check_values, replay_of
 from stoker.pools.rows import Rows
 from stoker.pools.slot import Slot
 from stoker.types import EnvSpec, EpisodeJournal, StepBatch
 
 _STEP, _DONE, _FAILED, _START, _CLOSE = b"s", b"d", b"f", b"r", b"x"
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
 
 
 class ProcessPool(BasePool):
@@ -53,7 +57,7 @@ class ProcessPool(BasePool):
         memory = context.RawArray("B", Rows.size(spec, n_envs))
         self._rows = Rows(spec, n_envs, memory)
         self._ready = np.zeros(n_envs, bool)
-        self._awaited: dict[Connection, np.ndarray] = {}
+        self._awaited: dict[Connection, list[np.ndarray]] = {}  # who each answer to come is about
         self._workers: list[tuple[Any, Connection, np.ndarray]] = []
         try:
             payload = cloudpickle.dumps(make_env)
@@ -82,7 +86,7 @@ class ProcessPool(BasePool):
         process.start()
         theirs.close()  # so that the pipe ends when the worker does
         self._workers.append((process, ours, block))
-        self._awaited[ours] = block
+        self._awaited[ours] = [block]
 
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
         for _, pipe, block in self._workers:
@@ -90,22 +94,24 @@ class ProcessPool(BasePool):
             self._tell(pipe, block, _START + pickle.dumps((seed, starts)))
         self._await_all()
         self._ready[:] = False
-        return check_finite(self._rows.batch())
+        return check_values(self._rows.batch(), self.spec)
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         self._rows.action[env_ids] = self.codec.encode(actions)
-        self._rows.pending[env_ids] = True
         for _, pipe, block in self._workers:
-            chosen = block[self._rows.pending[block]]
+            if len(env_ids) == self.n_envs:
+                self._tell(pipe, block, _STEP)
+                continue
+            chosen = env_ids[(block[0] <= env_ids) & (env_ids <= block[-1])]
             if chosen.size:
-                self._tell(pipe, chosen, _STEP)
+                self._tell(pipe, chosen, _STEP + chosen.astype(np.int64).tobytes())
 
     def recv(self, at_least: int) -> StepBatch:
         while self._ready.sum() < at_least and self._awaited:
             self._collect(wait(list(self._awaited)))
         ready = None if self._ready.all() else np.flatnonzero(self._ready)
         self._ready[:] = False
-        return check_finite(self._rows.batch(ready))
+        return check_values(self._rows.batch(ready), self.spec)
 
     def close(self) -> None:
         for _, pipe, _ in self._workers:
@@ -126,16 +132,17 @@ class ProcessPool(BasePool):
             pipe.send_bytes(message)
         except OSError as error:
             raise self._obituary(pipe) from error
-        self._awaited[pipe] = env_ids
+        self._awaited.setdefault(pipe, []).append(env_ids)
 
     def _await_all(self, deadline: float | None = None) -> None:
         while self._awaited:
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
             heard = wait(list(self._awaited), patience)
             if not heard:
+                late = [ids.tolist() for waiting in self._awaited.values() for ids in waiting]
                 raise WorkerError(
-                    "Worker processes did not start in time: environments "
-                    f"{[ids.tolist() for ids in self._awaited.values()]} are still being made."
+                    f"Worker processes did not start in time: environments {late} are still being "
+                    "made."
                 )
             self._collect(heard)
 
@@ -147,9 +154,17 @@ class ProcessPool(BasePool):
                 raise self._obituary(pipe) from error
             if message[:1] == _FAILED:
                 raise pickle.loads(message[1:])
-            self._ready[self._awaited.pop(pipe)] = True
+            waiting = self._awaited[pipe]
+            self._ready[waiting.pop(0)] = True
+            if not waiting:
+                del self._awaited[pipe]
 
-    def _obituary(self, pipe: Connection) -> WorkerError:
+    def _obituary(self, pipe: Connection) -> StokerError:
+        """Why a worker is gone: the error that it left, or how it died."""
+        with contextlib.suppress(EOFError, OSError):
+            while message := pipe.recv_bytes():
+                if message[:1] == _FAILED:
+                    return pickle.loads(message[1:])
         process, _, block = next(worker for worker in self._workers if worker[1] is pipe)
         process.join(1.0)
         return WorkerError(
@@ -194,30 +209,50 @@ def _work(
     """A worker's life: make its environments, then step them until told to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    rows = Rows(spec, n_envs, memory)
+    threading.Thread(target=_leave_with_trainer, daemon=True).start()
     slots: list[Slot] = []
     try:
         with contextlib.suppress(EOFError, BrokenPipeError):  # the trainer is gone: leave too
-            make_env = pickle.loads(payload)
-            slots = [Slot(make_env(), rows, int(i)) for i in block]
+            slots = _make_slots(payload, Rows(spec, n_envs, memory), block)
             pipe.send_bytes(_DONE)
             while (message := pipe.recv_bytes()) != _CLOSE:
                 if message == _STEP:
                     for slot in slots:
-                        if rows.pending[slot.index]:
-                            rows.pending[slot.index] = False
-                            slot.step()
+                        slot.step()
+                elif message[:1] == _STEP:
+                    for env_id in np.frombuffer(message[1:], np.int64).tolist():
+                        slots[env_id - block[0]].step()
                 else:
                     seed, starts = pickle.loads(message[1:])
                     for slot, (episode, replay) in zip(slots, starts, strict=True):
                         slot.start(seed, episode, replay)
                 pipe.send_bytes(_DONE)
-    except Exception as error:
-        known = error if isinstance(error, StokerError) else None
-        report = EnvError(str(known) if known else f"An environment could not be made: {error!r}")
+    except StokerError as error:
         with contextlib.suppress(OSError):
-            pipe.send_bytes(_FAILED + pickle.dumps(report))
+            pipe.send_bytes(_FAILED + pickle.dumps(error))
     finally:
         for slot in slots:
             with contextlib.suppress(Exception):  # a failing close must not hide the first error
                 slot.close()
+
+
+def _make_slots(payload: bytes, rows: Rows, block: np.ndarray) -> list[Slot]:
+    try:
+        make_env = pickle.loads(payload)
+        return [Slot(make_env(), rows, int(i)) for i in block]
+    except StokerError:
+        raise
+    except Exception as error:
+        raise EnvError(
+            f"Environments {block[0]} to {block[-1]} could not be made: {type(error).__name__}: "
+            f"{error}\n{traceback.format_exc().rstrip()}"
+        ) from error
+
+
+def _leave_with_trainer() -> None:
+    """End this worker soon after the trainer has ended, even amid a step that hangs."""
+    trainer = multiprocessing.parent_process()
+    assert trainer is not None, "a worker has a parent"
+    wait([trainer.sentinel])
+    time.sleep(2.0)  # an environment that is well closes itself in this time
+    os._exit(1)

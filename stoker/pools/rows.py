@@ -28,7 +28,6 @@ class Rows:
             arrays[name] = np.ndarray(shape, dtype, buffer=block, offset=place)
             place += _padded(arrays[name].nbytes)
         self.action = arrays["action"]
-        self.pending = arrays["pending"]
         self.reward, self.valid = arrays["reward"], arrays["valid"]
         self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
         self.action_mask = arrays["action_mask"] if spec.has_mask else None
@@ -65,7 +64,6 @@ def _padded(size: int) -> int:
 
 def _layout(spec: EnvSpec, n: int) -> Iterator[tuple[str, tuple[int, ...], Any]]:
     yield "action", (n, *spec.action.shape), spec.action.dtype
-    yield "pending", (n,), np.bool_
     yield "reward", (n,), np.float32
     yield "valid", (n,), np.bool_
     yield "terminated", (n,), np.bool_

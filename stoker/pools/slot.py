@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from stoker.errors import EnvError
+from stoker.pools.base import read_mask
 from stoker.pools.rows import Rows
 from stoker.types import HostObs
+
+_CHECK = "Mend the environment (gymnasium.utils.env_checker.check_env finds such mistakes)."
 
 
 def episode_seed(seed: int, env_id: int, episode: int) -> int:
@@ -29,11 +32,11 @@ class Slot:
     def __init__(self, env: gymnasium.Env[Any, Any], rows: Rows, index: int) -> None:
         self.env, self.rows, self.index = env, rows, index
         self._leaves = rows.spec.observation
-        self._plain = rows.spec.plain
+        self._plain = not isinstance(env.observation_space, gymnasium.spaces.Dict)
         self._scalar_action = rows.spec.action.kind == "discrete"
         self._seed = self._episode = 0
 
-    def start(self, seed: int, episode: int, replay: Sequence[np.ndarray] | None = ()) -> None:
+    def start(self, seed: int, episode: int, replay: Iterable[np.ndarray] | None = ()) -> None:
         """Begin `episode`, and replay the actions already taken in it.
 
         `replay` is None if they are not known. The row is valid only if the episode stands where
@@ -52,6 +55,8 @@ class Slot:
         rows.reward[row] = 0.0
         rows.terminated[row] = rows.truncated[row] = False
         rows.valid[row] = arrived
+        for values in rows.metrics.values():
+            values[row] = np.nan  # unknown until a step is taken
 
     def step(self) -> None:
         """Take the row's action; where that ends the episode, begin the next one."""
@@ -59,14 +64,14 @@ class Slot:
         action = int(rows.action[row]) if self._scalar_action else rows.action[row].copy()
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
+            rows.reward[row] = reward
+            rows.terminated[row] = terminated
+            rows.truncated[row] = truncated and not terminated
+            for name, values in rows.metrics.items():
+                values[row] = info.get("metrics", {}).get(name, np.nan)
         except Exception as error:
             raise self._blame("step", error, action) from error
-        rows.reward[row] = reward
-        rows.terminated[row] = terminated
-        rows.truncated[row] = truncated and not terminated
         rows.valid[row] = True
-        for name, values in rows.metrics.items():
-            values[row] = info.get("metrics", {}).get(name, np.nan)
         if terminated or truncated:
             self._write(rows.final_obs, obs)
             self._episode += 1
@@ -90,34 +95,32 @@ class Slot:
     def _write(self, into: HostObs, obs: Any) -> None:
         row = self.index
         for leaf, array in into.items():
-            value = obs if self._plain else obs[leaf]
             expected = self._leaves[leaf]
-            if np.shape(value) != expected.shape:
+            try:
+                value = np.asarray(obs if self._plain else obs[leaf])
+            except Exception as error:
                 raise EnvError(
-                    f"Environment {row} returned the observation leaf {leaf!r} with shape "
-                    f"{np.shape(value)}; its space says {expected.shape}. Mend the environment "
-                    "(gymnasium.utils.env_checker.check_env finds such mistakes)."
+                    f"Environment {row} returned an observation whose leaf {leaf!r} cannot be "
+                    f"read: {type(error).__name__}: {error}. {_CHECK}"
+                ) from error
+            alike = value.dtype == array.dtype or np.can_cast(value.dtype, array.dtype, "same_kind")
+            if value.shape != expected.shape or not alike:
+                raise EnvError(
+                    f"Environment {row} returned the observation leaf {leaf!r} as {value.dtype} "
+                    f"with shape {value.shape}; its space says {expected.dtype} with shape "
+                    f"{expected.shape}. {_CHECK}"
                 )
             array[row] = value - expected.start if expected.start else value
 
     def _write_mask(self, info: dict[str, Any]) -> None:
         if self.rows.action_mask is None:
             return
-        if "action_mask" not in info:
+        if "action_mask" not in (info or ()):
             raise EnvError(
                 f"Environment {self.index} gave info['action_mask'] before but not now; give it "
                 "in every reset and step."
             )
-        mask = np.asarray(info["action_mask"], bool).reshape(-1)
-        place = 0
-        for choices in self.rows.spec.action.nvec:
-            if not mask[place : place + choices].any():
-                raise EnvError(
-                    f"Environment {self.index} gave an action mask that allows no action: "
-                    f"{mask.astype(int).tolist()}. Leave at least one choice of each action, or "
-                    "end the episode."
-                )
-            place += choices
+        mask = read_mask(info["action_mask"], self.index, self.rows.spec)
         self.rows.action_mask[self.index] = mask
 
     def _blame(self, where: str, error: Exception, action: Any = None) -> EnvError:

@@ -60,10 +60,12 @@ def _leaf(space: Any, where: str) -> LeafSpec:
             f"{where} is a Dict inside a Dict: {space}. Lift its entries into the outer Dict, or "
             "wrap the environment with gymnasium.wrappers.FlattenObservation."
         )
-    raise SpaceError(
-        f"{where} is {space}. Stoker reads Box, Discrete and Dict of these; wrap the environment "
-        "with gymnasium.wrappers.FlattenObservation to turn it into a Box."
+    remedy = (
+        "wrap the environment with gymnasium.wrappers.FlattenObservation to turn it into a Box"
+        if space.is_np_flattenable
+        else "write a gymnasium.ObservationWrapper that turns it into one of these"
     )
+    raise SpaceError(f"{where} is {space}. Stoker reads Box, Discrete and Dict of these; {remedy}.")
 
 
 def _action(space: Any) -> ActionSpec:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from stoker.errors import ConfigError
-from stoker.pools.base import BasePool, check_finite
+from stoker.pools.base import BasePool, check_values, read_mask
 from stoker.pools.rows import Rows
 from stoker.pools.spaces import describe
 from stoker.types import EpisodeJournal, HostObs, StepBatch
@@ -34,7 +35,8 @@ class VectorPool(BasePool):
                 f"{known}. Set it to what the environment does when an episode ends."
             ) from None
         self._envs = envs
-        obs, info = envs.reset(seed=0)
+        self._plain = not isinstance(envs.single_observation_space, Dict)
+        _, info = envs.reset(seed=0)
         spec = describe(
             name,
             envs.single_observation_space,
@@ -43,19 +45,18 @@ class VectorPool(BasePool):
         )
         super().__init__(spec, envs.num_envs)
         self._rows = Rows(spec, self.n_envs)
-        self._was_reset = np.zeros(self.n_envs, bool)
         self._reset_next = np.zeros(self.n_envs, bool)
 
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
         """Start every environment; a foreign one cannot be brought back to mid-episode."""
         obs, info = self._envs.reset(seed=seed)
+        self._reset_next[:] = False
         self._write(self._rows.obs, obs)
         self._write_mask(info)
         self._rows.valid[:] = journal is None
         self._rows.reward[:] = 0
         self._rows.terminated[:] = self._rows.truncated[:] = False
-        self._reset_next[:] = False
-        return check_finite(self._rows.batch())
+        return check_values(self._rows.batch(), self.spec)
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         if len(env_ids) != self.n_envs:
@@ -69,16 +70,16 @@ class VectorPool(BasePool):
         rows = self._rows
         obs, reward, terminated, truncated, info = self._envs.step(rows.action.copy())
         rows.reward[:], rows.terminated[:] = reward, terminated
-        rows.truncated[:] = truncated & ~terminated
+        rows.truncated[:] = np.asarray(truncated, bool) & ~rows.terminated
         rows.valid[:] = ~self._reset_next
-        ended = terminated | truncated
+        ended = rows.terminated | rows.truncated
         if self._mode is AutoresetMode.NEXT_STEP:
             self._reset_next = ended
         if ended.any():
             obs, info = self._end_episodes(ended, obs, info)
         self._write(rows.obs, obs)
         self._write_mask(info)
-        return check_finite(rows.batch())
+        return check_values(rows.batch(), self.spec)
 
     def close(self) -> None:
         self._envs.close()
@@ -87,25 +88,27 @@ class VectorPool(BasePool):
         """Note the final observations; the observation and info to go on with."""
         if self._mode is AutoresetMode.SAME_STEP:
             finals = info["final_obs"]
-            for row in np.flatnonzero(ended):
-                self._write(self._rows.final_obs, _row_of(finals, row), int(row))
+            for row in np.flatnonzero(ended).tolist():
+                self._write(self._rows.final_obs, _row_of(finals, row), row)
             return obs, info
         self._write(self._rows.final_obs, obs)
         if self._mode is AutoresetMode.DISABLED:
+            self._write_mask(info, ~ended)  # the reset's infos are of those that ended alone
             return self._envs.reset(options={"reset_mask": ended})
         return obs, info
 
     def _write(self, into: HostObs, obs: Any, row: Any = slice(None)) -> None:
         for leaf, kind in self.spec.observation.items():
-            value = np.asarray(obs if self.spec.plain else obs[leaf])
+            value = np.asarray(obs if self._plain else obs[leaf])
             into[leaf][row] = value - kind.start if kind.start else value
 
-    def _write_mask(self, info: Any) -> None:
+    def _write_mask(self, info: Any, rows: Any = True) -> None:
+        """Note the masks that came, of `rows`; who resets next ignores its action and its mask."""
         if self._rows.action_mask is None or "action_mask" not in info:
             return
-        given = info.get("_action_mask", np.ones(self.n_envs, bool))
-        for row in np.flatnonzero(given):
-            self._rows.action_mask[row] = np.asarray(info["action_mask"][row], bool).reshape(-1)
+        given = info.get("_action_mask", np.ones(self.n_envs, bool)) & rows & ~self._reset_next
+        for row in np.flatnonzero(given).tolist():
+            self._rows.action_mask[row] = read_mask(info["action_mask"][row], row, self.spec)
 
 
 def _row_of(finals: Any, row: int) -> Any:

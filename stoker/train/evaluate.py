@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -84,4 +85,4 @@ def evaluate(
             obs = {leaf: value[still] for leaf, value in batch.obs.items()}
             mask = None if batch.action_mask is None else batch.action_mask[still]
     done = sum(map(len, returns))
-    return EvalReport(sum(returns, []), sum(lengths, []), episodes - done)
+    return EvalReport(list(chain(*returns)), list(chain(*lengths)), episodes - done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import time
 import warnings
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from stoker.config.schema import Config
-from stoker.errors import TrainingError
+from stoker.errors import CheckpointError, TrainingError
 from stoker.learn.learner import LearnReport
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
@@ -135,8 +136,9 @@ class Session:
             "time/iterations": counters.iteration,
             **{f"phase/{name}": share for name, share in shares.items()},
         }
-        self.record(self.metrics)
-        self.write_status("running", at_most_every=_STATUS_EVERY_S)
+        with self.parts.clock.phase("log"):
+            self.record(self.metrics)
+            self.write_status("running", at_most_every=_STATUS_EVERY_S)
         return Progress(
             counters.iteration,
             self.config.n_iterations,
@@ -210,7 +212,7 @@ class Session:
             checkpoints.save(target, self.checkpoint())
             checkpoints.prune(self.folder.checkpoints, self.config.run.keep_checkpoints, best)
             self.trouble = None
-        except OSError as error:
+        except (CheckpointError, OSError) as error:
             self.trouble = f"Checkpoint {target.name} could not be written: {error}"
             self.counters = before
             self.counters.saved_at = counters.env_steps  # try again at the next interval
@@ -258,6 +260,7 @@ class Session:
             "wall_s": self.wall_s,
             "overlap_efficiency": self.overlap_efficiency,
             "pid": os.getpid(),
+            "host": socket.gethostname(),
             "trouble": trouble,
             **self.metrics,
         }
@@ -276,7 +279,6 @@ class Session:
     def close(self) -> None:
         if self._recorder is not None:
             self._recorder.close()
-        self.parts.close()
 
     @property
     def where(self) -> Path | None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the iteration, save, leave; inside a deadline, at once if asked twice."""
+"""Ctrl-C and SIGTERM: end the iteration, save, leave inside a deadline; asked twice, at once."""
 
 from __future__ import annotations
 

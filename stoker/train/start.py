@@ -14,6 +14,7 @@ from stoker.errors import CheckpointError, RunError
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.folder import RunFolder
 from stoker.runs.lineage import write_lineage
+from stoker.runs.reader import summarise
 from stoker.train import loop
 from stoker.train.build import Decision, EnvSource, Parts, build
 from stoker.train.evaluate import EvalReport
@@ -24,6 +25,7 @@ from stoker.train.signals import StopRequest
 class Outcome(NamedTuple):
     """How a run ended."""
 
+    config: Config
     state: str  # finished or stopped
     signal: int | None
     env_steps: int
@@ -60,18 +62,23 @@ def train(
     """Train a new run, in a folder of its own, to its end."""
     parts = build(config, env)
     try:
-        name = config.run.run_name or _name_of(config)
-        folder = RunFolder.create(Path(config.run.runs_dir), name)
+        folder = open_folder(parts)
     except BaseException:
         parts.close()
         raise
-    parts.config = dataclasses.replace(
-        parts.config, run=dataclasses.replace(parts.config.run, run_name=name)
-    )
+    return conduct(Session(parts, folder), audience or Audience())
+
+
+def open_folder(parts: Parts) -> RunFolder:
+    """A new folder for a run of `parts`, with what is known before the first step."""
+    run = parts.config.run
+    name = run.run_name or _name_of(parts.config)
+    folder = RunFolder.create(Path(run.runs_dir), name)
+    parts.config = dataclasses.replace(parts.config, run=dataclasses.replace(run, run_name=name))
     flat = parts.config.flat()
     folder.write_config(flat)
     write_lineage(folder, parent=None, config=flat, spaces=dataclasses.asdict(parts.pool.spec))
-    return conduct(Session(parts, folder), audience or Audience())
+    return folder
 
 
 def resume(path: Path, audience: Audience | None = None, timesteps: int | None = None) -> Outcome:
@@ -97,8 +104,11 @@ def resume(path: Path, audience: Audience | None = None, timesteps: int | None =
     return conduct(session, audience or Audience())
 
 
-def conduct(session: Session, audience: Audience) -> Outcome:
-    """Run `session` to its end: watch for signals, evaluate, save, and leave a true status."""
+def conduct(session: Session, audience: Audience, close: bool = True) -> Outcome:
+    """Run `session` to its end: watch for signals, evaluate, save, and leave a true status.
+
+    `close` ends its environments too.
+    """
     config, stop = session.config, StopRequest(session.config.run.stop_deadline)
     state = "failed"
     try:
@@ -112,6 +122,7 @@ def conduct(session: Session, audience: Audience) -> Outcome:
                 with session.parts.clock.phase("eval"):
                     session.evaluate()
         outcome = Outcome(
+            config,
             state,
             stop.signal,
             session.counters.env_steps,
@@ -125,6 +136,8 @@ def conduct(session: Session, audience: Audience) -> Outcome:
     finally:
         session.write_status(state)
         session.close()
+        if close:
+            session.parts.close()
     audience.ends(outcome)
     return outcome
 
@@ -135,8 +148,6 @@ def _name_of(config: Config) -> str:
 
 
 def _refuse_if_running(folder: RunFolder) -> None:
-    from stoker.runs.reader import summarise
-
     if summarise(folder.path).state == "running":
         raise RunError(
             f"The run {folder.name} is still running (process {folder.read_status().get('pid')}); "

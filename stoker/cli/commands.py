@@ -1,0 +1,50 @@
+"""The commands: where each lives, what it does, and what to type."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A command; its file is imported only when it is called."""
+
+    module: str
+    function: str
+    summary: str
+    examples: tuple[str, ...]
+
+
+COMMANDS = {
+    "train": Command(
+        "stoker.cli.train",
+        "train",
+        "train an agent",
+        (
+            "stoker train --env CartPole-v1 --timesteps 100k",
+            "stoker train --env my_module:MyEnv --preset heavy --timesteps 50M",
+            "stoker train --env Acrobot-v1 --n-envs 8 --batch-size auto --lr 3e-4",
+            "stoker train --config settings.yaml --seed 3",
+        ),
+    ),
+    "resume": Command(
+        "stoker.cli.train",
+        "resume",
+        "go on with a run that was stopped",
+        ("stoker resume my-run", "stoker resume runs/my-run --timesteps 2M"),
+    ),
+    "eval": Command(
+        "stoker.cli.inspect",
+        "evaluate",
+        "measure a trained agent",
+        ("stoker eval my-run", "stoker eval my-run --checkpoint best --episodes 100 --json"),
+    ),
+    "runs": Command(
+        "stoker.cli.inspect",
+        "runs",
+        "list runs",
+        ("stoker runs", "stoker runs --sort reward --json"),
+    ),
+    "presets": Command(
+        "stoker.cli.inspect", "presets", "list presets", ("stoker presets", "stoker presets --json")
+    ),
+}

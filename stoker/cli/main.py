@@ -1,0 +1,76 @@
+"""`stoker COMMAND`: finds the command, and turns errors into words and exit codes."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import warnings
+from typing import TextIO
+
+from rich.console import Console
+from rich.markup import escape
+
+from stoker import __version__
+from stoker.cli.commands import COMMANDS
+from stoker.errors import StokerError
+
+_ERRORS = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The `stoker` command. Leaves with 0; 1 for a failure; 2 for a mistake in what was typed."""
+    warnings.showwarning = _show_warning
+    try:
+        code = _dispatch(sys.argv[1:] if arguments is None else arguments)
+    except StokerError as error:
+        for line in getattr(error, "problems", [str(error)]):
+            _ERRORS.print("[bold red]error:[/]", escape(line))
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read us has left; say nothing more
+        code = 141
+    sys.exit(code)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        _overview()
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"stoker {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(COMMANDS)}."
+        _ERRORS.print(f"[bold red]error:[/] There is no command {escape(repr(name))}. {hint}")
+        return 2
+    command = COMMANDS[name]
+    function = getattr(importlib.import_module(command.module), command.function)
+    return int(function(rest))
+
+
+def _overview() -> None:
+    console = Console(highlight=False)
+    console.print("[bold]stoker[/] trains reinforcement-learning agents and keeps the GPU fed.\n")
+    for name, command in COMMANDS.items():
+        console.print(
+            f"  [bold]{name:<8}[/] {command.summary}\n           [dim]{command.examples[0]}[/]"
+        )
+    console.print("\n`stoker COMMAND --help` lists a command's flags.")
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Stoker's own warnings and the user's, in a line; deprecations of libraries are for us."""
+    if issubclass(category, UserWarning):
+        _ERRORS.print("[bold yellow]warning:[/]", escape(str(message)))

@@ -1,0 +1,208 @@
+"""What a run looks like while it trains: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from stoker.config.schema import Config
+from stoker.runs.strict_json import dumps
+from stoker.train.build import Decision
+from stoker.train.session import Progress
+from stoker.train.start import Audience, Outcome
+
+_PHASES = {
+    "env": ("environments", "green"),
+    "inference": ("inference", "cyan"),
+    "store": ("storing", "blue"),
+    "update": ("update", "magenta"),
+    "eval": ("evaluation", "yellow"),
+    "save": ("saving", "red"),
+    "log": ("logging", "bright_black"),
+    "other": ("other", "white"),
+}
+_BARS = " ▁▂▃▄▅▆▇█"
+_WIDTH = 40
+_LINE_EVERY_S = 5.0
+
+
+def make_audience(as_json: bool) -> Audience:
+    """A live view if somebody is looking, else lines; on standard error if the outcome is JSON."""
+    console = Console(stderr=as_json, highlight=False)
+    return LiveView(console) if console.is_terminal else PlainLines(console)
+
+
+class PlainLines(Audience):
+    """A line every few seconds, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._last_line = -_LINE_EVERY_S
+
+    def begins(self, config: Config, decisions: list[Decision], path: Path | None) -> None:
+        self.console.print(_describe_start(config, decisions, path))
+
+    def progresses(self, progress: Progress) -> bool | None:
+        now = time.monotonic()
+        if now - self._last_line < _LINE_EVERY_S and progress.iteration < progress.n_iterations:
+            return None
+        self._last_line = now
+        shares = "  ".join(
+            f"{_PHASES[name][0]} {share:.0%}" for name, share in _ordered(progress.shares)
+        )
+        self.console.print(
+            f"{progress.env_steps:,} of {progress.timesteps:,} steps  {_reward(progress.metrics)}  "
+            f"{progress.sps:,.0f} steps/s  {shares}",
+            soft_wrap=True,
+        )
+        return None
+
+    def ends(self, outcome: Outcome) -> None:
+        self.console.print(_describe_end(outcome))
+
+
+class LiveView(Audience):
+    """Progress with time left, reward, steps/s and where the time goes, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = Live(console=console, refresh_per_second=8, transient=True)
+        self._rewards: deque[float] = deque(maxlen=2000)
+
+    def begins(self, config: Config, decisions: list[Decision], path: Path | None) -> None:
+        self.console.print(_describe_start(config, decisions, path))
+        self._live.start()
+
+    def progresses(self, progress: Progress) -> bool | None:
+        reward = progress.metrics.get("rollout/ep_rew_mean")
+        if reward is not None:
+            self._rewards.append(reward)
+        self._live.update(self._draw(progress))
+        return None
+
+    def ends(self, outcome: Outcome) -> None:
+        self.close()
+        self.console.print(_describe_end(outcome))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _draw(self, progress: Progress) -> RenderableType:
+        done = min(1.0, progress.env_steps / progress.timesteps)
+        left = (progress.timesteps - progress.env_steps) / max(progress.sps, 1e-9)
+        table = Table.grid(padding=(0, 2))
+        table.add_row(
+            "progress",
+            ProgressBar(total=1.0, completed=done, width=_WIDTH),
+            f"{done:.0%}, {duration(max(0.0, left))} left",
+        )
+        table.add_row("reward", Text(_sparkline(self._rewards)), _reward(progress.metrics))
+        table.add_row("time goes to", _phase_bar(progress.shares), f"{progress.sps:,.0f} steps/s")
+        steps = f"{progress.env_steps:,} of {progress.timesteps:,} steps"
+        return Panel(
+            Group(table, _legend(progress.shares)), title=steps, title_align="left", expand=False
+        )
+
+
+def print_json(outcome: Outcome) -> None:
+    """The outcome as one JSON object on standard output."""
+    reward = None if outcome.evaluation is None else outcome.evaluation.mean_reward
+    fields: dict[str, Any] = {
+        "state": outcome.state,
+        "env_steps": outcome.env_steps,
+        "wall_s": outcome.wall_s,
+        "sps": outcome.sps,
+        "reward": outcome.reward,
+        "eval_reward": reward,
+        "shares": outcome.shares,
+        "run": None if outcome.path is None else str(outcome.path),
+        "metrics": outcome.metrics,
+    }
+    print(dumps(fields), file=sys.stdout)
+
+
+def _describe_start(config: Config, decisions: list[Decision], path: Path | None) -> RenderableType:
+    title = f"[bold]PPO[/] on [bold]{escape(config.env.env)}[/], {config.run.timesteps:,} steps"
+    table = Table.grid(padding=(0, 2))
+    for decision in decisions:
+        table.add_row(decision.what, Text.assemble((decision.chosen, "bold"), f"; {decision.why}"))
+    if path is not None:
+        table.add_row("run", Text(str(path), "bold", overflow="fold"))
+    return Group(Text.from_markup(title), table)
+
+
+def _describe_end(outcome: Outcome) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    report, trained = outcome.evaluation, outcome.metrics.get("rollout/ep_rew_mean")
+    if report is not None and report.returns:
+        reward = f"{report.mean_reward:.1f} ± {report.std_reward:.1f}"
+        table.add_row("reward", f"[bold]{reward}[/], mean of {len(report.returns)} evaluations")
+    table.add_row(
+        "in training",
+        "unknown: no episode ended" if trained is None else f"{trained:.1f}, last 100 episodes",
+    )
+    took = f"{outcome.env_steps:,} steps in {duration(outcome.wall_s)}"
+    table.add_row("speed", f"[bold]{outcome.sps:,.0f} steps/s[/], {took}")
+    table.add_row("time went to", _phase_bar(outcome.shares))
+    table.add_row("", _legend(outcome.shares))
+    if outcome.path is not None:
+        again = "eval" if outcome.state == "finished" else "resume"
+        table.add_row("run", Text(str(outcome.path), overflow="fold"))
+        table.add_row("next", Text(f"stoker {again} {outcome.path}", "bold", overflow="fold"))
+    return Panel(table, title=outcome.state, title_align="left", expand=False)
+
+
+def _legend(shares: dict[str, float]) -> Text:
+    return Text("  ").join(
+        Text.assemble(("█ ", _PHASES[name][1]), f"{_PHASES[name][0]} {share:.0%}")
+        for name, share in _ordered(shares)
+    )
+
+
+def _ordered(shares: dict[str, float]) -> list[tuple[str, float]]:
+    """Phases in the order of the legend, without those that round to nothing."""
+    return [(name, shares[name]) for name in _PHASES if shares.get(name, 0.0) >= 0.005]
+
+
+def _phase_bar(shares: dict[str, float]) -> Text:
+    bar, drawn, reached = Text(), 0, 0.0
+    for name, share in _ordered(shares):
+        reached += share
+        until = min(_WIDTH, round(reached * _WIDTH))
+        bar.append("█" * (until - drawn), _PHASES[name][1])
+        drawn = until
+    return bar
+
+
+def _sparkline(values: deque[float]) -> str:
+    """The last values as bars; the whole history is squeezed to the width."""
+    if not values:
+        return ""
+    width = min(_WIDTH, len(values))
+    shown = [list(values)[int((i + 1) * len(values) / width) - 1] for i in range(width)]
+    low, high = min(shown), max(shown)
+    return "".join(_BARS[1 + int(7 * (v - low) / (high - low or 1.0))] for v in shown)
+
+
+def _reward(metrics: dict[str, float]) -> str:
+    reward = metrics.get("rollout/ep_rew_mean")
+    return "reward unknown" if reward is None else f"reward {reward:.1f}"
+
+
+def duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"

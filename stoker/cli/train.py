@@ -1,0 +1,157 @@
+"""`stoker train` and `stoker resume`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from stoker.cli.commands import COMMANDS
+from stoker.cli.screen import make_audience, print_json
+from stoker.config.load import finish, layers
+from stoker.config.schema import (
+    ComputeSettings,
+    Config,
+    EnvSettings,
+    NetworkSettings,
+    PPOSettings,
+    RunSettings,
+)
+from stoker.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainArguments:
+    """Train an agent with PPO.
+
+    A flag beats the --config file, which beats the --preset, which beats the device's defaults.
+    """
+
+    env: EnvSettings
+    ppo: PPOSettings
+    network: NetworkSettings
+    compute: ComputeSettings
+    run: RunSettings
+    preset: str | None = None
+    """Sizes that go together: `stoker presets` lists them."""
+    config: Path | None = None
+    """A YAML file of settings, by the names of the flags."""
+    json: bool = False
+    """Print the outcome as one JSON object on standard output; all else goes to standard error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeArguments:
+    """Continue a run from its newest valid checkpoint."""
+
+    run: tyro.conf.Positional[str]
+    """The run's name, or the path of its folder."""
+    timesteps: Annotated[str | None, tyro.conf.arg(aliases=("--total-timesteps",))] = None
+    """Train to this many environment steps instead of those the run was started for."""
+    runs_dir: str = "runs"
+    """Where run folders lie."""
+    json: bool = False
+    """Print the outcome as one JSON object on standard output; all else goes to standard error."""
+
+
+def train(arguments: list[str]) -> int:
+    """`stoker train`."""
+    from stoker.train import start
+
+    config, as_json = parse_train(arguments)
+    outcome = start.train(config, audience=make_audience(as_json))
+    return _leave(outcome, config, as_json)
+
+
+def resume(arguments: list[str]) -> int:
+    """`stoker resume RUN`."""
+    from stoker.config.numbers import parse_count
+    from stoker.train import start
+
+    given = parse(ResumeArguments, arguments, "resume")
+    try:
+        timesteps = None if given.timesteps is None else parse_count(given.timesteps)
+    except ValueError as error:
+        raise ConfigError(f"timesteps: {error}.") from error
+    path = find_run(given.run, given.runs_dir)
+    outcome = start.resume(path, make_audience(given.json), timesteps)
+    return _leave(outcome, outcome.config, given.json)
+
+
+def parse_train(arguments: list[str]) -> tuple[Config, bool]:
+    """A checked config from flags, and whether the outcome is wanted as JSON.
+
+    The flags that decide what the others default to are read first; then all flags are read over
+    those defaults, so that `--help` shows what would really be used.
+    """
+    arguments = _without_shorthand(arguments)
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for flag in ("--preset", "--config", "--device"):
+        first.add_argument(flag)
+    try:
+        early, _ = first.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise ConfigError(str(error)) from error
+    asks_for_help = bool({"-h", "--help"} & set(arguments))
+    file = Path(early.config) if early.config and not asks_for_help else None
+    base, aim, problems = layers(early.preset, file, _on_gpu(early.device))
+    defaults = TrainArguments(
+        **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)},
+        preset=early.preset,
+        config=file,
+    )
+    given = parse(TrainArguments, arguments, "train", default=defaults)
+    config = Config(**{f.name: getattr(given, f.name) for f in dataclasses.fields(base)})
+    return finish(config, aim, problems), given.json
+
+
+def parse(kind: type[Any], arguments: list[str], command: str, **options: Any) -> Any:
+    """Flags to a dataclass, with flat names; the help shows examples."""
+    examples = "\n".join(f"  {example}" for example in COMMANDS[command].examples)
+    return tyro.cli(
+        kind,
+        args=arguments,
+        prog=f"stoker {command}",
+        description=f"{inspect.cleandoc(kind.__doc__ or '')}\n\nTry:\n{examples}",
+        config=(tyro.conf.OmitArgPrefixes,),
+        **options,
+    )
+
+
+def find_run(name: str, runs_dir: str) -> Path:
+    """A run by its path, or by its name in `runs_dir`."""
+    path = Path(name)
+    return path if path.is_dir() or path.parent != Path(".") else Path(runs_dir) / name
+
+
+def _without_shorthand(arguments: list[str]) -> list[str]:
+    """`--subproc` is short for `--pool process`."""
+    spelled: list[str] = []
+    for word in arguments:
+        spelled += ["--pool", "process"] if word == "--subproc" else [word]
+    return spelled
+
+
+def _on_gpu(device: str | None) -> bool:
+    import torch
+
+    return device != "cpu" and torch.cuda.is_available()
+
+
+def _leave(outcome: Any, config: Config, as_json: bool) -> int:
+    if as_json:
+        print_json(outcome)
+    if outcome.signal is not None:
+        return 128 + int(outcome.signal)
+    wanted = config.run.require_reward
+    if wanted is not None and (outcome.reward is None or outcome.reward < wanted):
+        shown = "unknown" if outcome.reward is None else f"{outcome.reward:.1f}"
+        print(f"The mean reward is {shown}; {wanted:g} was required.", file=sys.stderr)
+        return 1
+    return 0

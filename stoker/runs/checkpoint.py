@@ -1,0 +1,233 @@
+"""Checkpoints: folders of safetensors, JSON and YAML under a manifest with checksums.
+
+    checkpoints/step-000001234567/
+        tensors.safetensors   every tensor by name
+        state.json            counters and whatever else is no tensor
+        config.yaml           the resolved settings
+        manifest.json         the format, and the size and SHA-256 of the three
+
+A folder is written under a hidden name, synced and renamed, so a step's folder is whole or is not
+there. Where one is replaced, the old one stands under `.replaced-NAME` for the instant between the
+two renames; every reader here looks there too. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from stoker.config.settings_yaml import dump_settings, parse_settings
+from stoker.errors import CheckpointError
+from stoker.runs.manifest import (
+    CONFIG,
+    MANIFEST,
+    STATE,
+    TENSORS,
+    describe_file,
+    dump_manifest,
+    has_right_sizes,
+    read_head,
+    refuse_pickle,
+    verified_contents,
+)
+from stoker.runs.strict_json import dumps, loads
+from stoker.runs.temporary import remove_leftovers, remove_tree, sync_folder, temporary_sibling
+
+_STEP = re.compile(r"(?:\.replaced-)?step-(\d{12,})")
+
+
+class Checkpoint(NamedTuple):
+    """Everything that a run needs to go on."""
+
+    tensors: dict[str, Tensor]  # any shape and dtype; on the CPU when loaded
+    state: dict[str, Any]  # as JSON: a tuple comes back as a list, a non-finite number as None
+    config: dict[str, Any]  # the resolved settings, flat
+
+
+def step_name(step: int) -> str:
+    """The folder name of the checkpoint at environment step `step`; names sort as steps do."""
+    if step < 0:
+        raise ValueError(f"a step is 0 or more, not {step}")
+    return f"step-{step:012d}"
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write `checkpoint` at `folder`, replacing what stands there; whole or not at all.
+
+    CheckpointError where the disk does not take it: what stood before stands still, and nothing
+    temporary is left. TypeError or ValueError where the content is no tensor, JSON or setting.
+    """
+    temporary = temporary_sibling(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _write_files(temporary, checkpoint)
+        _put_in_place(temporary, folder)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"Could not write the checkpoint {folder}: {error}. Older checkpoints are untouched; "
+            "make room or see to the disk, and the next save will be tried as usual."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load(folder: Path) -> Checkpoint:
+    """The checkpoint at `folder`; CheckpointError unless every byte is what the manifest says."""
+    place = _standing(folder)
+    if place.is_file():
+        refuse_pickle(place, read_head(place))
+        raise CheckpointError(
+            f"{folder} is a file; a checkpoint is a folder with a {MANIFEST}. Name a folder such "
+            f"as {step_name(0)}."
+        )
+    if not place.is_dir():
+        raise CheckpointError(
+            f"There is no checkpoint at {folder}. Name a folder such as checkpoints/{step_name(0)}."
+        )
+    contents = verified_contents(place)
+    try:
+        state = loads(contents[STATE])
+        if not isinstance(state, dict):
+            raise ValueError(f"{STATE} must hold one JSON object")
+        config = parse_settings(contents[CONFIG])
+        tensors = safetensors.torch.load(contents[TENSORS])
+    except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{place} has the right checksums but not the right content: {error}. It was not "
+            "written by this Stoker; load another checkpoint."
+        ) from error
+    return Checkpoint(tensors, state, config)
+
+
+def is_valid(folder: Path) -> bool:
+    """Whether `load` would succeed."""
+    try:
+        load(folder)
+    except CheckpointError:
+        return False
+    return True
+
+
+def list_steps(parent: Path) -> list[tuple[int, Path]]:
+    """The checkpoints in `parent` by step, ascending; whether they are valid is not looked at."""
+    found: dict[int, Path] = {}
+    try:
+        entries = sorted(parent.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    # ".replaced-" sorts before "step-": it is listed only where its successor is not there.
+    for path in entries:
+        match = _STEP.fullmatch(path.name)
+        if match and path.is_dir() and not path.is_symlink():
+            found[int(match[1])] = path
+    return sorted(found.items())
+
+
+def load_newest(parent: Path) -> tuple[Path, Checkpoint]:
+    """The newest checkpoint in `parent` that is valid; a warning for each that had to be skipped.
+
+    CheckpointError if there is none.
+    """
+    steps = list_steps(parent)
+    for _, path in reversed(steps):
+        try:
+            return path, load(path)
+        except CheckpointError as error:
+            warnings.warn(f"Skipped a damaged checkpoint: {error}", stacklevel=2)
+    found = f"{len(steps)} checkpoints, all damaged" if steps else "no checkpoint"
+    raise CheckpointError(
+        f"Found {found} in {parent}. Restore one from a backup, or start the run anew."
+    )
+
+
+def prune(parent: Path, keep: int, protect: Path | None = None) -> None:
+    """Remove all checkpoints but the newest `keep` and `protect`, and dead processes' leftovers.
+
+    One whose files are missing or cut short counts as none of the `keep`, so that pruning never
+    removes the last good one for the sake of a damaged one.
+    """
+    if keep < 1:
+        raise ValueError(f"keep at least 1 checkpoint, not {keep}")
+    protected = _replaced(protect.resolve()) if protect is not None else None
+    kept = 0
+    for _, path in reversed(list_steps(parent)):
+        replaced = _replaced(path)
+        if kept >= keep and replaced.resolve() != protected:
+            # The replaced one first, or it would stand for its successor when that is gone.
+            _remove(replaced)
+            _remove(path)
+        elif has_right_sizes(path):
+            kept += 1
+            if path != replaced:
+                _remove(replaced)
+    remove_leftovers(parent)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_dir():
+        remove_tree(folder)
+
+
+def _replaced(folder: Path) -> Path:
+    """Where the predecessor of `folder` stands while it is replaced."""
+    name = folder.name.removeprefix(".replaced-")
+    return folder.with_name(f".replaced-{name}")
+
+
+def _standing(folder: Path) -> Path:
+    """`folder`, or the one it was about to replace when the writer was killed."""
+    replaced = _replaced(folder)
+    return replaced if not folder.exists() and replaced.is_dir() else folder
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir()
+    (folder / STATE).write_text(dumps(checkpoint.state), encoding="utf-8")
+    (folder / CONFIG).write_text(dump_settings(checkpoint.config), encoding="utf-8")
+    safetensors.torch.save_file(_on_host(checkpoint.tensors), folder / TENSORS)
+    shutil.copymode(folder / STATE, folder / TENSORS)  # safetensors makes it its owner's alone
+    files = {name: describe_file(folder / name) for name in (TENSORS, STATE, CONFIG)}
+    (folder / MANIFEST).write_text(dump_manifest(files), encoding="utf-8")
+    for name in (TENSORS, STATE, CONFIG, MANIFEST):
+        with open(folder / name, "r+b") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def _on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous CPU tensors with a storage each, as safetensors wants them."""
+    taken: set[int] = set()
+    host = {}
+    for name, tensor in tensors.items():
+        copy = tensor.detach().cpu().contiguous()
+        if copy.untyped_storage().data_ptr() in taken:
+            copy = copy.clone()
+        taken.add(copy.untyped_storage().data_ptr())
+        host[name] = copy
+    return host
+
+
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    """Rename `temporary` to `folder`; what stood there goes only when its successor stands."""
+    replaced = _replaced(folder)
+    if folder.exists():
+        _remove(replaced)
+        folder.rename(replaced)
+    try:
+        temporary.rename(folder)
+    except BaseException:
+        if replaced.exists() and not folder.exists():
+            replaced.rename(folder)
+        raise
+    sync_folder(folder.parent)
+    with contextlib.suppress(OSError):  # the new one stands; `prune` will find the old one
+        _remove(replaced)

@@ -1,0 +1,119 @@
+"""What other programs read of runs, dead or alive. Imports no torch, changes no file."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stoker.errors import StokerError
+from stoker.runs.folder import METRICS_NAME, STATUS_NAME, RunFolder, is_run
+from stoker.runs.process import is_alive
+from stoker.runs.strict_json import loads
+
+
+class RunSummary(NamedTuple):
+    """One run at a glance; what is unknown is None."""
+
+    name: str
+    path: Path
+    state: str
+    """As the trainer wrote it, or `died` (it says running, its process is gone), or `unknown`."""
+    env: str | None
+    env_steps: int | None
+    sps: float | None
+    wall_s: float | None
+    reward: float | None
+    """rollout/ep_rew_mean"""
+    eval_reward: float | None
+    """eval/mean_reward"""
+    updated: float | None
+    """Unix time of the last status."""
+
+
+def list_runs(runs_dir: Path) -> list[RunSummary]:
+    """Every run in `runs_dir` by name; what is no run is passed over."""
+    try:
+        return [summarise(path) for path in sorted(runs_dir.iterdir()) if is_run(path)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def summarise(path: Path) -> RunSummary:
+    """The run at `path` at a glance. A damaged file makes its figures unknown, never an error."""
+    folder = RunFolder(path)
+    status = _readable(folder.read_status)
+    env_steps = _number(status, "env_steps")
+    updated = _modified(path / STATUS_NAME)
+    return RunSummary(
+        name=folder.name,
+        path=path,
+        state=_state(status, updated),
+        env=_text(_readable(folder.read_config), "env"),
+        env_steps=None if env_steps is None else int(env_steps),
+        sps=_number(status, "sps"),
+        wall_s=_number(status, "wall_s"),
+        reward=_number(status, "rollout/ep_rew_mean"),
+        eval_reward=_number(status, "eval/mean_reward"),
+        updated=updated,
+    )
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of the metrics.jsonl in run folder `path`, or of the file `path`, in order.
+
+    A line that is torn or damaged is passed over: the run may be writing it now. No file: [].
+    """
+    file = path / METRICS_NAME if path.is_dir() else path
+    try:
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    return [entry for line in lines if (entry := parse_line(line)) is not None]
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """One line of metrics.jsonl, or None if it is not whole."""
+    try:
+        entry = loads(line)
+    except ValueError:
+        return None
+    if not isinstance(entry, dict) or _number(entry, "env_steps") is None:
+        return None
+    return entry
+
+
+def _readable(read: Any) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = read()
+    except StokerError:
+        return {}
+    return content
+
+
+def _state(status: Mapping[str, Any], updated: float | None) -> str:
+    state = _text(status, "state") or "unknown"
+    # Another machine's processes cannot be seen from here: its word stands.
+    elsewhere = status.get("host") not in (None, socket.gethostname())
+    if state != "running" or elsewhere:
+        return state
+    pid = _number(status, "pid")
+    return "died" if pid is not None and not is_alive(int(pid), at=updated) else state
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _number(entry: Mapping[str, Any], name: str) -> float | None:
+    value = entry.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _text(entry: Mapping[str, Any], name: str) -> str | None:
+    value = entry.get(name)
+    return value if isinstance(value, str) else None

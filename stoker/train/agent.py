@@ -1,0 +1,262 @@
+"""The Python interface, in the shape that users of Stable-Baselines3 know."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from stoker.config.load import from_flat, resolve
+from stoker.config.schema import Config
+from stoker.envs.registry import EnvFactory
+from stoker.errors import CheckpointError, ConfigError
+from stoker.pools.spaces import ActionCodec
+from stoker.runs import checkpoint as checkpoints
+from stoker.runs.checkpoint import Checkpoint
+from stoker.runs.folder import RunFolder, is_run
+from stoker.train import devices
+from stoker.train.build import EnvSource, Parts, build, make_policy
+from stoker.train.session import Counters, Progress, Session
+from stoker.train.start import Audience, Outcome, conduct, open_folder
+from stoker.types import ActionSpec, EnvSpec, LeafSpec
+
+_POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
+
+EnvLike = (
+    str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+)
+Callback = Callable[[Progress], bool | None]
+
+
+class PPO:
+    """Proximal policy optimisation on an environment of your own.
+
+    `env` is a Gymnasium id, `module:attr`, a function that makes an environment, an environment,
+    or a `gymnasium.vector.VectorEnv`. `settings` are those of `stoker train --help`, by name. The
+    network follows from the spaces: any of the three policy names of Stable-Baselines3 does.
+    Nothing is written to disk unless `run_name` is given.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        env: EnvLike | None,
+        *,
+        preset: str | None = None,
+        device: str = "auto",
+        policy_kwargs: Mapping[str, Any] | None = None,
+        verbose: int = 0,
+        **settings: Any,
+    ) -> None:
+        if policy not in _POLICIES:
+            raise ConfigError(f"policy is {policy!r}; it must be one of {', '.join(_POLICIES)}.")
+        settings |= {"device": device, **_from_policy_kwargs(policy_kwargs or {})}
+        source, name = _source(env, settings.pop("env_kwargs", {}))
+        config = resolve(
+            {**settings, "env": name},
+            preset=preset,
+            on_gpu=devices.find_device(device).type == "cuda",
+        )
+        self._set_up(build(config, source), verbose)
+
+    def _set_up(self, parts: Parts, verbose: int) -> None:
+        self._parts: Parts | None = parts
+        self._verbose = verbose
+        self.config, self.spec, self.device = parts.config, parts.pool.spec, parts.device
+        self.policy = parts.policy
+        self.outcome: Outcome | None = None
+        self.num_timesteps = 0
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: Callback | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> PPO:
+        """Train for `total_timesteps` more environment steps, rounded up to whole rollouts.
+
+        `callback` is called with a `Progress` after every iteration; returning False stops.
+        Weights, optimiser and environments go on from where they are; schedules begin anew.
+        """
+        parts = self._training_parts()
+        run = dataclasses.replace(self.config.run, timesteps=int(total_timesteps))
+        parts.config = self.config = dataclasses.replace(self.config, run=run)
+        session = Session(parts, open_folder(parts) if run.run_name else None)
+        audience = _Listener(callback, self._verbose or int(progress_bar))
+        self.outcome = conduct(session, audience, close=False)
+        self.num_timesteps = self.outcome.env_steps + (
+            0 if reset_num_timesteps else self.num_timesteps
+        )
+        return self
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_mask: Any = None,
+    ) -> tuple[np.ndarray, Any]:
+        """The action for one observation, or for a batch of them, as the environment takes it.
+
+        `state` is given back as it came, for the sake of recurrent policies' callers.
+        """
+        obs, single = _batched(observation, self.spec)
+        on_device = {leaf: torch.from_numpy(x).to(self.device) for leaf, x in obs.items()}
+        mask = None
+        if action_mask is not None:
+            rows = np.asarray(action_mask, bool).reshape(-1, sum(self.spec.action.nvec))
+            mask = torch.from_numpy(rows).to(self.device)
+        if deterministic:
+            action = self.policy.act_greedily(on_device, mask)
+        else:
+            rows_wanted = len(next(iter(obs.values())))
+            action = self.policy.act(on_device, mask, self.policy.draw_noise(rows_wanted)).action
+        encoded = ActionCodec(self.spec.action).encode(action.cpu().numpy())
+        return (encoded[0] if single else encoded), state
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to the folder `path`, in the format of a run's checkpoints."""
+        if self._parts is None:
+            raise CheckpointError("This model was loaded for prediction alone; copy its folder.")
+        session = Session(self._parts, None)
+        session.counters.env_steps = self.num_timesteps
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        checkpoints.save(target, session.checkpoint())
+
+    @classmethod
+    def load(
+        cls, path: str | Path, env: EnvLike | None = None, device: str = "auto", verbose: int = 0
+    ) -> PPO:
+        """A model from what `save` wrote, from a run's folder or from one of its checkpoints.
+
+        With `env` it goes on training where it stopped; without, it predicts.
+        """
+        where = Path(path)
+        saved = (
+            checkpoints.load_newest(RunFolder(where).checkpoints)[1]
+            if is_run(where) and (where / "checkpoints").is_dir()
+            else checkpoints.load(where)
+        )
+        return cls.from_checkpoint(saved, env, device, verbose)
+
+    @classmethod
+    def from_checkpoint(
+        cls, saved: Checkpoint, env: EnvLike | None = None, device: str = "auto", verbose: int = 0
+    ) -> PPO:
+        """A model from a checkpoint that was read already; see `load`."""
+        config = from_flat({**saved.config, "device": device})
+        model = cls.__new__(cls)
+        if env is not None:
+            source, _ = _source(env, config.env.env_kwargs)
+            parts = build(config, source)
+            parts.restore(saved.tensors)
+            model._set_up(parts, verbose)
+        else:
+            model._set_up_for_prediction(config, _spec_from(saved.state["spec"]), verbose)
+            own = {k[7:]: v for k, v in saved.tensors.items() if k.startswith("policy/")}
+            model.policy.load_state_dict(own)
+        model.num_timesteps = Counters(**saved.state["counters"]).env_steps
+        return model
+
+    def _set_up_for_prediction(self, config: Config, spec: EnvSpec, verbose: int) -> None:
+        self._parts, self._verbose, self.outcome = None, verbose, None
+        self.config, self.spec = config, spec
+        self.device = devices.find_device(config.compute.device)
+        self.policy = make_policy(spec, config, self.device)
+
+    def _training_parts(self) -> Parts:
+        if self._parts is None:
+            raise ConfigError(
+                "This model was loaded without an environment, so it can only predict. Load it "
+                "with PPO.load(path, env=...) to train it."
+            )
+        return self._parts
+
+    def env_factory(self) -> EnvFactory:
+        """How the environment of the config is made, by its name."""
+        return EnvFactory(self.config.env.env, self.config.env.env_kwargs)
+
+    def close(self) -> None:
+        """End the environments."""
+        if self._parts is not None:
+            self._parts.close()
+
+    def __enter__(self) -> PPO:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Listener(Audience):
+    """Passes progress on to a callback, and prints a line an iteration if asked."""
+
+    def __init__(self, callback: Callback | None, verbose: int) -> None:
+        self._callback, self._verbose = callback, verbose
+
+    def progresses(self, progress: Progress) -> bool | None:
+        if self._verbose:
+            reward = progress.metrics.get("rollout/ep_rew_mean")
+            shown = "unknown" if reward is None else f"{reward:.2f}"
+            print(f"{progress.env_steps:>12,} steps  reward {shown}  {progress.sps:,.0f} steps/s")
+        return self._callback(progress) if self._callback else None
+
+
+def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str]:
+    if isinstance(env, (gymnasium.Env, VectorEnv)):
+        return env, env.spec.id if env.spec is not None else type(env).__name__
+    if not isinstance(env, str) and not callable(env):
+        raise ConfigError(
+            f"env is {env!r}; give a Gymnasium id, 'module:attr', a function that makes an "
+            "environment, an environment, or a gymnasium VectorEnv."
+        )
+    factory = EnvFactory(env, kwargs)
+    return factory, factory.name
+
+
+def _from_policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Stable-Baselines3's `policy_kwargs` as settings."""
+    names = {"net_arch": "network_arch", "ortho_init": "ortho_init", "log_std_init": "log_std_init"}
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise ConfigError(
+            f"policy_kwargs has {', '.join(unknown)}; Stoker knows {', '.join(names)} there. "
+            "The activation is the setting `activation`."
+        )
+    return {names[key]: value for key, value in given.items()}
+
+
+def _batched(observation: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bool]:
+    """Host observations [n, ...] by leaf, and whether there was just one."""
+    obs, single = {}, False
+    for leaf, kind in spec.observation.items():
+        value = np.asarray(observation[leaf] if isinstance(observation, Mapping) else observation)
+        if value.shape == kind.shape:
+            value, single = value[None], True
+        elif value.shape[1:] != kind.shape:
+            raise ConfigError(
+                f"The observation leaf {leaf!r} has shape {value.shape}; the model was trained on "
+                f"{kind.shape}, or a batch of these."
+            )
+        obs[leaf] = np.ascontiguousarray((value - kind.start).astype(kind.dtype))
+    return obs, single
+
+
+def _spec_from(saved: Mapping[str, Any]) -> EnvSpec:
+    """An `EnvSpec` from its JSON."""
+
+    def tupled(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: tuple(x) if isinstance(x, list) else x for key, x in fields.items()}
+
+    leaves = {name: LeafSpec(**tupled(leaf)) for name, leaf in saved["observation"].items()}
+    action = ActionSpec(**tupled(saved["action"]))
+    return EnvSpec(**(tupled(saved) | {"observation": leaves, "action": action}))

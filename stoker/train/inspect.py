@@ -1,0 +1,55 @@
+"""A finished run, looked at again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stoker.errors import CheckpointError
+from stoker.runs import checkpoint as checkpoints
+from stoker.runs.checkpoint import Checkpoint
+from stoker.runs.folder import RunFolder
+from stoker.train.agent import PPO
+from stoker.train.evaluate import EvalReport, evaluate
+
+
+def evaluate_run(
+    path: Path,
+    *,
+    episodes: int,
+    checkpoint: str = "newest",
+    seed: int | None = None,
+    device: str = "auto",
+    deterministic: bool = True,
+) -> tuple[str, EvalReport]:
+    """Evaluate a checkpoint of the run at `path`: its name, and how it did."""
+    folder = RunFolder.open(path)
+    name, saved = _find(folder, checkpoint)
+    model = PPO.from_checkpoint(saved, device=device)
+    report = evaluate(
+        model.policy,
+        model.env_factory(),
+        model.spec,
+        model.device,
+        episodes=episodes,
+        seed=model.config.run.seed if seed is None else seed,
+        deterministic=deterministic,
+    )
+    return name, report
+
+
+def _find(folder: RunFolder, wanted: str) -> tuple[str, Checkpoint]:
+    if wanted == "newest":
+        path, saved = checkpoints.load_newest(folder.checkpoints)
+        return path.name, saved
+    if wanted == "best":
+        _, newest = checkpoints.load_newest(folder.checkpoints)
+        step = newest.state["counters"]["best_step"]
+        if step is None:
+            raise CheckpointError(f"The run {folder.name} knows no best checkpoint yet.")
+        wanted = checkpoints.step_name(step)
+    known = {path.name: path for _, path in checkpoints.list_steps(folder.checkpoints)}
+    if wanted not in known:
+        raise CheckpointError(
+            f"The run {folder.name} has no checkpoint {wanted!r}; it has {', '.join(known)}."
+        )
+    return wanted, checkpoints.load(known[wanted])

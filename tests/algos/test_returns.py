@@ -1,0 +1,262 @@
+"""Advantages and returns: closed forms, a reference by definition, and values that would betray."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from stoker.algos.returns import ReturnScaler, discounted_sums, gae
+
+
+class Case(NamedTuple):
+    """The arguments of `gae` as NumPy arrays, in its order."""
+
+    reward: np.ndarray
+    value: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_value: np.ndarray
+    valid: np.ndarray
+    last_value: np.ndarray
+
+
+def quiet(steps: int, envs: int = 1) -> Case:
+    """No reward, no value, no end."""
+    zeros, never = np.zeros((steps, envs), np.float32), np.zeros((steps, envs), bool)
+    return Case(zeros, zeros, never, never, zeros, ~never, np.zeros(envs, np.float32))
+
+
+def advantages(case: Case, gamma: float, lam: float) -> np.ndarray:
+    return gae(*map(torch.from_numpy, case), gamma, lam).numpy()
+
+
+def at(case: Case, *places: tuple[int, int]) -> np.ndarray:
+    flags = np.zeros(case.reward.shape, bool)
+    for place in places:
+        flags[place] = True
+    return flags
+
+
+def by_definition(case: Case, gamma: float, lam: float) -> np.ndarray:
+    """The sum over k of (gamma lambda)^k delta_{t+k}, walking forward until something ends it."""
+    steps, envs = case.reward.shape
+    result = np.zeros((steps, envs))
+    for n in range(envs):
+        for t in range(steps):
+            weight, k = 1.0, t
+            while k < steps and case.valid[k, n]:
+                if case.terminated[k, n]:
+                    successor = 0.0
+                elif case.truncated[k, n]:
+                    successor = float(case.final_value[k, n])
+                else:
+                    successor = float(case.value[k + 1, n] if k + 1 < steps else case.last_value[n])
+                delta = float(case.reward[k, n]) + gamma * successor - float(case.value[k, n])
+                result[t, n] += weight * delta
+                if case.terminated[k, n] or case.truncated[k, n]:
+                    break
+                weight *= gamma * lam
+                k += 1
+    return result
+
+
+def test_constant_reward_and_no_value_is_a_geometric_series() -> None:
+    case = quiet(6)._replace(reward=np.ones((6, 1), np.float32))
+    ratio = 0.9 * 0.8
+    expected = [(1 - ratio ** (6 - t)) / (1 - ratio) for t in range(6)]
+    np.testing.assert_allclose(advantages(case, 0.9, 0.8)[:, 0], expected, rtol=1e-6)
+
+
+def test_lambda_0_is_the_one_step_error() -> None:
+    value = np.array([[3.0], [5.0], [7.0]], np.float32)
+    reward = np.array([[10.0], [20.0], [30.0]], np.float32)
+    case = quiet(3)._replace(reward=reward, value=value, last_value=np.array([9.0], np.float32))
+    expected = [10 + 0.5 * 5 - 3, 20 + 0.5 * 7 - 5, 30 + 0.5 * 9 - 7]
+    np.testing.assert_allclose(advantages(case, 0.5, 0.0)[:, 0], expected)
+
+
+def test_lambda_1_is_the_discounted_return_less_the_value() -> None:
+    value = np.array([[3.0], [5.0], [7.0]], np.float32)
+    reward = np.array([[10.0], [20.0], [30.0]], np.float32)
+    case = quiet(3)._replace(reward=reward, value=value, last_value=np.array([16.0], np.float32))
+    returns = [10 + 10 + 7.5 + 2, 20 + 15 + 4, 30 + 8]
+    np.testing.assert_allclose(advantages(case, 0.5, 1.0)[:, 0], np.array(returns) - value[:, 0])
+
+
+def test_single_step_episodes_owe_nothing_to_their_neighbours() -> None:
+    case = quiet(4)._replace(
+        reward=np.arange(4, dtype=np.float32)[:, None],
+        value=np.full((4, 1), 100.0, np.float32),
+        terminated=np.ones((4, 1), bool),
+        last_value=np.array([1e6], np.float32),
+    )
+    np.testing.assert_allclose(advantages(case, 0.99, 0.95)[:, 0], np.arange(4) - 100.0)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
+def test_a_truncated_episode_bootstraps_from_its_final_observation(lam: float) -> None:
+    """V(obs_t) is 1, V(the next episode's first) 1000, V(final_obs) a million: no mistake hides."""
+    case = quiet(2)._replace(
+        value=np.array([[1.0], [1000.0]], np.float32), last_value=np.array([1000.0], np.float32)
+    )
+    case = case._replace(
+        truncated=at(case, (0, 0)), final_value=np.array([[1e6], [0.0]], np.float32)
+    )
+    assert advantages(case, 0.5, lam)[0, 0] == pytest.approx(0.5 * 1e6 - 1)
+
+
+def test_terminated_wins_over_truncated() -> None:
+    case = quiet(2)._replace(
+        value=np.array([[1.0], [1000.0]], np.float32),
+        final_value=np.full((2, 1), 1e6, np.float32),
+    )
+    case = case._replace(terminated=at(case, (0, 0)), truncated=at(case, (0, 0)))
+    assert advantages(case, 0.5, 0.95)[0, 0] == -1.0
+
+
+@pytest.mark.parametrize("how", ["terminated", "truncated"])
+def test_lambda_is_cut_at_every_end(how: str) -> None:
+    """A million of reward right after an end must not reach the episode before it."""
+    case = quiet(4)._replace(reward=np.array([[0.0], [0.0], [1e6], [1e6]], np.float32))
+    case = case._replace(**{how: at(case, (1, 0))})
+    advantage = advantages(case, 1.0, 1.0)[:, 0]
+    np.testing.assert_array_equal(advantage, [0.0, 0.0, 2e6, 1e6])
+
+
+def test_the_last_step_bootstraps_from_the_last_value() -> None:
+    case = quiet(3, 2)._replace(last_value=np.array([10.0, 20.0], np.float32))
+    case = case._replace(terminated=at(case, (2, 1)))
+    np.testing.assert_allclose(advantages(case, 0.5, 0.5)[2], [5.0, 0.0])
+
+
+@pytest.mark.parametrize("garbage", [1e30, np.nan, np.inf])
+def test_invalid_rows_have_no_advantage_and_leak_nothing(garbage: float) -> None:
+    case = quiet(4)._replace(reward=np.ones((4, 1), np.float32))
+    invalid = at(case, (2, 0))
+    reward, final_value = case.reward.copy(), case.final_value.copy()
+    reward[invalid] = final_value[invalid] = garbage
+    case = case._replace(reward=reward, final_value=final_value, valid=~invalid, truncated=invalid)
+    np.testing.assert_array_equal(advantages(case, 1.0, 1.0)[:, 0], [2.0, 1.0, 0.0, 1.0])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    steps, envs = draw(st.integers(1, 12)), draw(st.integers(1, 3))
+    shape = (steps, envs)
+    number = st.floats(-10, 10, width=32)
+
+    def numbers(of: tuple[int, ...]) -> np.ndarray:
+        return draw(hnp.arrays(np.float32, of, elements=number))
+
+    def flags(mostly: bool) -> np.ndarray:
+        odds = st.sampled_from([mostly, mostly, mostly, not mostly])
+        return draw(hnp.arrays(bool, shape, elements=odds))
+
+    return Case(
+        reward=numbers(shape),
+        value=numbers(shape),
+        terminated=flags(False),
+        truncated=flags(False),
+        final_value=numbers(shape),
+        valid=flags(True),
+        last_value=numbers((envs,)),
+    )
+
+
+@settings(max_examples=120, deadline=None)
+@given(cases(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_gae_equals_its_definition(case: Case, gamma: float, lam: float) -> None:
+    expected = by_definition(case, gamma, lam)
+    np.testing.assert_allclose(advantages(case, gamma, lam), expected, rtol=1e-4, atol=1e-3)
+
+
+def sums_by_definition(reward: np.ndarray, ended: np.ndarray, gamma: float) -> np.ndarray:
+    """Every episode's discounted sum so far, each row from scratch."""
+    sums = np.zeros(reward.shape)
+    for t, n in np.ndindex(reward.shape):
+        k = t
+        while True:
+            sums[t, n] += gamma ** (t - k) * float(reward[k, n])
+            if k == 0 or ended[k - 1, n]:
+                break
+            k -= 1
+    return sums
+
+
+@pytest.fixture
+def rewards() -> tuple[np.ndarray, np.ndarray]:
+    """Twenty steps of three environments, and where episodes ended."""
+    random = np.random.default_rng(7)
+    return random.normal(3.0, 2.0, (20, 3)).astype(np.float32), random.random((20, 3)) < 0.15
+
+
+def test_discounted_sums_equal_their_definition(rewards: tuple[np.ndarray, np.ndarray]) -> None:
+    reward, ended = rewards
+    sums, carried = discounted_sums(*map(torch.from_numpy, rewards), torch.zeros(3), 0.9)
+    expected = sums_by_definition(reward, ended, 0.9)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
+    np.testing.assert_allclose(carried, np.where(ended[-1], 0.0, 0.9 * expected[-1]), rtol=1e-5)
+
+
+def test_discounted_sums_of_two_rollouts_equal_those_of_one_twice_as_long(
+    rewards: tuple[np.ndarray, np.ndarray],
+) -> None:
+    reward, ended = map(torch.from_numpy, rewards)
+    whole, at_the_end = discounted_sums(reward, ended, torch.zeros(3), 0.9)
+    first, carried = discounted_sums(reward[:10], ended[:10], torch.zeros(3), 0.9)
+    second, carried = discounted_sums(reward[10:], ended[10:], carried, 0.9)
+    torch.testing.assert_close(torch.cat([first, second]), whole, rtol=0, atol=0)
+    torch.testing.assert_close(carried, at_the_end, rtol=0, atol=0)
+
+
+def test_scaler_divides_by_the_deviation_of_the_discounted_return(
+    rewards: tuple[np.ndarray, np.ndarray],
+) -> None:
+    reward, ended = rewards
+    valid = np.ones_like(ended)
+    scaled = ReturnScaler(3, 0.9)(*map(torch.from_numpy, (reward, ended, valid)))
+    deviation = sums_by_definition(reward, ended, 0.9).std()
+    np.testing.assert_allclose(scaled, reward / deviation, rtol=1e-5)
+
+
+def test_scaler_over_two_rollouts_knows_what_it_would_over_one(
+    rewards: tuple[np.ndarray, np.ndarray],
+) -> None:
+    reward, ended = map(torch.from_numpy, rewards)
+    valid = torch.ones_like(ended)
+    once, twice = ReturnScaler(3, 0.9), ReturnScaler(3, 0.9)
+    whole = once(reward, ended, valid)
+    twice(reward[:10], ended[:10], valid[:10])
+    second = twice(reward[10:], ended[10:], valid[10:])
+    torch.testing.assert_close(second, whole[10:])
+    for name, known in once.state_dict().items():
+        torch.testing.assert_close(twice.state_dict()[name], known, msg=name)
+
+
+def test_scaler_cuts_off_at_ten_deviations() -> None:
+    reward = torch.zeros(1000, 1)
+    reward[500] = 1e6
+    ended, valid = torch.ones(1000, 1, dtype=torch.bool), torch.ones(1000, 1, dtype=torch.bool)
+    assert ReturnScaler(1, 0.9)(reward, ended, valid)[500] == 10.0
+
+
+@pytest.mark.parametrize("garbage", [1e9, float("nan")])
+def test_scaler_is_not_moved_by_invalid_rows(garbage: float) -> None:
+    """Neither by the row itself nor by the sums that follow it, in this rollout or the next."""
+    reward, never = torch.ones(6, 1), torch.zeros(6, 1, dtype=torch.bool)
+    valid = torch.ones(6, 1, dtype=torch.bool)
+    valid[2] = False
+    clean, dirty = ReturnScaler(1, 0.9), ReturnScaler(1, 0.9)
+    reward[2] = 0.0
+    expected = clean(reward, never, valid)
+    reward[2] = garbage
+    scaled = dirty(reward, never, valid)
+    torch.testing.assert_close(scaled[valid], expected[valid], rtol=0, atol=0)
+    for name, known in clean.state_dict().items():
+        torch.testing.assert_close(dirty.state_dict()[name], known, rtol=0, atol=0, msg=name)

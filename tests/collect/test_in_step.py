@@ -1,0 +1,160 @@
+"""Collection in step: the same seed gives the same bits, and a restored one goes on with them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from counting import SquaringPolicy, counting_pool
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from stoker.collect.in_step import InStepCollector
+from stoker.config.schema import NetworkSettings
+from stoker.monitor.phases import PhaseClock
+from stoker.nn.actor_critic import ActorCritic
+from stoker.pools.inline import InlinePool
+from stoker.pools.spaces import describe_env
+from stoker.storage.rollout import RolloutStorage
+from stoker.types import Pool, Rollout
+
+CPU = torch.device("cpu")
+STEPS, ENVS = 60, 3
+
+
+@contextmanager
+def cartpole(seed: int) -> Iterator[InStepCollector]:
+    trial = gymnasium.make("CartPole-v1")
+    spec = describe_env("CartPole-v1", trial, {})
+    trial.close()
+    torch.manual_seed(0)
+    policy = ActorCritic(spec, NetworkSettings(network_arch=(8,)), normalize_obs=True)
+    policy.seed(seed, CPU)
+    with InlinePool(lambda: gymnasium.make("CartPole-v1"), spec, ENVS) as pool:
+        storage = RolloutStorage(spec, STEPS, ENVS, CPU)
+        yield InStepCollector(pool, policy, storage, PhaseClock(), seed)
+
+
+def collect(collector: InStepCollector, version: int = 0) -> Rollout:
+    """A rollout of one's own: the storage is written over by the next."""
+    return pytree.tree_map_only(Tensor, torch.clone, collector.collect(version))
+
+
+def same(first: Rollout, second: Rollout) -> bool:
+    pairs = zip(pytree.tree_leaves(first), pytree.tree_leaves(second), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs if a is not None)
+
+
+def frozen(collector: InStepCollector) -> dict[str, np.ndarray]:
+    """The state as a checkpoint would keep it."""
+    return {name: value.copy() for name, value in collector.state().items()}
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    with cartpole(7) as first, cartpole(7) as second, cartpole(8) as other:
+        for version in range(2):
+            rollout = collect(first, version)
+            assert same(rollout, collect(second, version))
+            assert not same(rollout, collect(other, version))
+        assert first.metrics() == second.metrics()
+        assert first.episodes.ended > 0
+
+
+def test_a_restored_collector_goes_on_with_the_same_bits() -> None:
+    with cartpole(7) as first, cartpole(7) as second:
+        collect(first)
+        state, noise = frozen(first), first.policy.generator.get_state()
+        collect(second)  # restoring must undo whatever was done since
+        collect(second)
+        second.policy.generator.set_state(noise)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            second.restore(state)
+        for version in range(1, 3):
+            assert same(collect(first, version), collect(second, version))
+        assert first.metrics() == second.metrics()
+        for name, value in first.state().items():
+            np.testing.assert_array_equal(second.state()[name], value, name)
+
+
+def test_episodes_too_long_to_bring_back_begin_anew_with_a_warning() -> None:
+    with cartpole(7) as first, cartpole(7) as second:
+        collect(first)
+        state = frozen(first)
+        assert state["running_length"][1] > 0
+        state["length"][1] = -1
+        with pytest.warns(UserWarning, match="1 of 3 environments"):
+            second.restore(state)
+        assert second.episodes.running_length.tolist() == [
+            state["running_length"][0],
+            0,
+            state["running_length"][2],
+        ]
+        assert second.state()["episode"][1] == state["episode"][1] + 1
+        # The state of the restored run brings back what it says, the new episode included.
+        again = frozen(second)
+        with cartpole(7) as third, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            third.restore(again)
+            third.policy.generator.set_state(second.policy.generator.get_state())
+            assert same(collect(second), collect(third))
+
+
+def counting(*kinds: tuple[int, str], steps: int) -> InStepCollector:
+    pool: Pool = counting_pool(*kinds)
+    storage = RolloutStorage(pool.spec, steps, len(kinds), CPU)
+    return InStepCollector(pool, SquaringPolicy(), storage, PhaseClock(), seed=0)
+
+
+def test_an_environment_that_does_not_come_back_the_same_is_warned_of() -> None:
+    """StepCounter's observation tells how often it was reset, whatever the seed."""
+    collector = counting((3, "truncated"), steps=4)
+    collector.collect(0)
+    state = frozen(collector)
+    with pytest.warns(UserWarning, match="not deterministic"):
+        collector.restore(state)
+    assert collector.episodes.running_length.tolist() == [1]  # it did come back to its first step
+
+
+def test_an_environment_whose_replay_ends_early_begins_anew() -> None:
+    collector = counting((3, "truncated"), steps=2)
+    collector.collect(0)
+    state = frozen(collector)
+    shorter = counting((1, "truncated"), steps=2)
+    with pytest.warns(UserWarning, match="1 of 1"):
+        shorter.restore(state)
+    assert shorter.episodes.running_length.tolist() == [0]
+    assert shorter.state()["length"].tolist() == [0]
+    assert shorter.state()["episode"].tolist() == [1]
+
+
+def test_metrics_are_means_since_the_last_call_of_what_was_reported() -> None:
+    """StepCounter reports twice its step's number at odd steps: 2, 6, then 10."""
+    collector = counting((100, "truncated"), steps=4)
+    assert collector.metrics() == {}
+    collector.collect(0)
+    assert collector.metrics() == {"env/double": 4.0}
+    assert collector.metrics() == {}
+    collector.collect(0)
+    assert collector.metrics() == {"env/double": 12.0}
+
+
+def test_episode_metrics_come_with_them() -> None:
+    collector = counting((2, "truncated"), (4, "terminated"), steps=4)
+    collector.collect(0)
+    metrics = collector.metrics()
+    assert metrics["rollout/ep_rew_mean"] == pytest.approx((3 + 3 + 10) / 3)
+    assert metrics["rollout/ep_len_mean"] == pytest.approx((2 + 2 + 4) / 3)
+
+
+def test_the_phases_of_collecting_are_timed() -> None:
+    clock = PhaseClock()
+    pool = counting_pool((2, "truncated"))
+    storage = RolloutStorage(pool.spec, 4, 1, CPU)
+    InStepCollector(pool, SquaringPolicy(), storage, clock, seed=0).collect(0)
+    assert set(clock.total) == {"inference", "env", "store"}

@@ -1,0 +1,45 @@
+"""What all tests share: a way to call the `stoker` command as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture
+def start_stoker(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts `python -m stoker WORDS` in an empty folder, where `tests/tasks.py` can be imported."""
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "stoker", *words],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def stoker(
+    start_stoker: Callable[..., subprocess.Popen[str]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `python -m stoker WORDS` to its end."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        process = start_stoker(*words)
+        out, error = process.communicate(timeout=240)
+        return subprocess.CompletedProcess(words, process.returncode, out, error)
+
+    return run

@@ -1,0 +1,279 @@
+"""The process pool steps as the inline pool does, bit for bit, wherever its environments live."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from pool_envs import (
+    Counter,
+    MaskedCounter,
+    Reporter,
+    Wanderer,
+    act,
+    assert_same,
+    copied,
+    random_actions,
+    spec_of,
+)
+
+from stoker.envs.registry import EnvFactory
+from stoker.pools.inline import InlinePool
+from stoker.pools.process import ProcessPool
+from stoker.types import EpisodeJournal
+
+
+def assert_alike(make_env: Any, n_envs: int, n_workers: int, steps: int = 25) -> None:
+    """Both pools give the same bits from the same seed and actions."""
+    spec, rng = spec_of(make_env()), np.random.default_rng(1)
+    inline = InlinePool(make_env, spec, n_envs)
+    with ProcessPool(make_env, spec, n_envs, n_workers) as process:
+        assert_same(inline.reset(seed=4), process.reset(seed=4))
+        ended = 0
+        for _ in range(steps):
+            actions = random_actions(spec.action, n_envs, rng)
+            ours, theirs = inline.step(actions), process.step(actions)
+            assert_same(ours, theirs)
+            ended += int((ours.terminated | ours.truncated).sum())
+        assert ended > 0, "no episode ended: this test would not see a reset"
+        assert_same(inline.reset(seed=5), process.reset(seed=5))
+
+
+@pytest.mark.parametrize(
+    ("seen", "does", "masks"),
+    [
+        ("vector", "discrete", False),
+        ("doubles", "box", False),
+        ("image", "multi binary", False),
+        ("category", "discrete", True),
+        ("dict", "multi discrete", True),
+        ("lone leaf", "discrete", False),
+    ],
+)
+def test_the_same_bits_as_inline(seen: str, does: str, masks: bool) -> None:
+    assert_alike(EnvFactory(Wanderer, {"seen": seen, "does": does, "masks": masks}), 3, 2)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3, 5, 8])
+def test_the_same_bits_with_any_number_of_workers(n_workers: int) -> None:
+    assert_alike(Wanderer, 5, n_workers, steps=12)
+
+
+class DefinedHere(Counter):
+    """A user's own class in a user's own file."""
+
+
+def test_what_can_travel_to_a_worker() -> None:
+    class Local(Counter):
+        def look(self) -> Any:
+            return super().look() + 7
+
+    length = 2
+    for make_env in (lambda: Counter(length), lambda: Local(length), DefinedHere):
+        assert_alike(make_env, 2, 2, steps=4)
+    assert_alike(EnvFactory("CartPole-v1"), 2, 2, steps=60)
+
+
+def test_an_id_that_only_this_process_has_registered() -> None:
+    gymnasium.register("OnlyHere-v0", entry_point=lambda: Counter(2))
+    try:
+        assert_alike(EnvFactory("OnlyHere-v0"), 2, 1, steps=4)
+    finally:
+        del gymnasium.registry["OnlyHere-v0"]
+
+
+def test_masks_and_metrics_travel() -> None:
+    class Both(MaskedCounter):
+        metric_names = ("height",)
+
+        def info(self) -> dict[str, Any]:
+            return {**super().info(), "metrics": {"height": 10.0 * self.t}}
+
+    with ProcessPool(Both, spec_of(Both()), 2, 2) as pool:
+        assert np.isnan(pool.reset(seed=0).metrics["height"]).all()
+        batch = pool.step(act(0, 0))
+        assert batch.metrics["height"].tolist() == [10, 10]
+        assert batch.action_mask is not None
+        assert batch.action_mask.tolist() == [[False, True, False]] * 2
+
+
+def test_replay_in_workers() -> None:
+    journal = EpisodeJournal(
+        episode=np.array([3, 1, 0]),
+        length=np.array([2, -1, 5]),
+        actions=np.arange(15).reshape(5, 3, 1) % 3,
+    )
+    make_env = lambda: Counter(4)  # noqa: E731
+    inline = InlinePool(make_env, spec_of(Counter()), 3)
+    with ProcessPool(make_env, spec_of(Counter()), 3, 2) as process:
+        ours, theirs = inline.reset(2, journal), process.reset(2, journal)
+        assert ours.valid.tolist() == [True, False, False]
+        assert ours.obs["obs"].tolist() == [[0, 2], [0, 0], [1, 0]]
+        assert_same(ours, theirs)
+
+
+# Sending to some and hearing from some.
+
+
+def test_a_subset_steps_alone() -> None:
+    with ProcessPool(Counter, spec_of(Counter()), 4, 2) as pool:
+        pool.reset(seed=0)
+        pool.send(act(0, 0), np.array([3, 0], np.int32))
+        batch = pool.recv(at_least=2)
+        assert sorted(batch.env_ids.tolist()) == [0, 3]
+        assert batch.obs["obs"].tolist() == [[0, 1], [0, 1]]
+        assert pool.recv(at_least=0).env_ids.size == 0
+        assert pool.step(act(0, 0, 0, 0)).obs["obs"][:, 1].tolist() == [2, 1, 1, 2]
+
+
+class Sleeper(Counter):
+    """Action 2 takes a while."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.3 if action == 2 else 0.0)
+        return super().step(action)
+
+
+def test_who_is_quick_need_not_wait_for_who_is_slow() -> None:
+    with ProcessPool(Sleeper, spec_of(Sleeper()), 2, 2) as pool:
+        pool.reset(seed=0)
+        pool.send(act(2, 0), np.array([0, 1]))
+        assert pool.recv(at_least=1).env_ids.tolist() == [1]
+        assert pool.recv(at_least=1).env_ids.tolist() == [0]
+
+
+def test_two_sends_to_one_worker_before_it_is_heard() -> None:
+    """Each answer is about the environments of its own message, and none is left over."""
+    with ProcessPool(Sleeper, spec_of(Sleeper()), 2, 1) as pool:
+        pool.reset(seed=0)
+        for _ in range(2):
+            pool.send(act(2), np.array([0]))
+            time.sleep(0.1)  # the worker is under way when the second message comes
+            pool.send(act(2), np.array([1]))
+            seen: list[int] = []
+            while len(seen) < 2:
+                batch = pool.recv(at_least=1)
+                assert batch.env_ids.size
+                seen += batch.env_ids.tolist()
+            assert sorted(seen) == [0, 1]
+        assert pool.step(act(0, 0)).reward.tolist() == [3, 3]
+
+
+def test_a_reset_while_steps_are_under_way_is_of_everyone() -> None:
+    with ProcessPool(Sleeper, spec_of(Sleeper()), 2, 1) as pool:
+        pool.reset(seed=0)
+        pool.send(act(2), np.array([1]))
+        assert pool.reset(seed=1).obs["obs"].tolist() == [[1, 0], [1, 0]]
+        assert pool.step(act(0, 0)).obs["obs"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_subset_is_a_copy_that_later_steps_leave_alone() -> None:
+    with ProcessPool(Counter, spec_of(Counter()), 2, 1) as pool:
+        pool.reset(seed=0)
+        pool.send(act(0), np.array([1]))
+        batch = pool.recv(at_least=1)
+        before = copied(batch)
+        pool.step(act(0, 0))
+        assert_same(before, batch)
+
+
+# What a worker is, and what it leaves behind.
+
+
+def test_workers_load_no_torch_and_use_one_thread() -> None:
+    import torch
+
+    assert "torch" in sys.modules
+    assert torch.get_num_threads() > 0
+    with ProcessPool(Reporter, spec_of(Reporter()), 2, 2) as pool:
+        seen = pool.reset(seed=0).obs["obs"]
+        assert seen[:, 1].tolist() == [0, 0], "torch is loaded in a worker"
+        assert seen[:, 2].tolist() == [1, 1]
+        assert len({os.getpid(), *seen[:, 0].astype(int).tolist()}) == 3
+
+
+def test_starting_leaves_the_surroundings_as_they_were() -> None:
+    main, before = sys.modules["__main__"], dict(os.environ)
+    own = (main.__spec__, getattr(main, "__file__", None))
+    with ProcessPool(Counter, spec_of(Counter()), 1, 1):
+        pass
+    assert (main.__spec__, getattr(main, "__file__", None)) == own
+    assert dict(os.environ) == before
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def test_close_leaves_no_process_and_no_shared_memory() -> None:
+    before = shared_memory()
+    pool = ProcessPool(Reporter, spec_of(Reporter()), 3, 3)
+    workers = pool.reset(seed=0).obs["obs"][:, 0].astype(int).tolist()
+    assert all(psutil.pid_exists(pid) for pid in workers)
+    pool.close()
+    pool.close()
+    assert not any(psutil.pid_exists(pid) for pid in workers)
+    assert shared_memory() <= before
+
+
+def test_a_worker_closes_its_environments(tmp_path: Path) -> None:
+    class Leaver(Counter):
+        def close(self) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    with ProcessPool(Leaver, spec_of(Counter()), 2, 2) as pool:
+        pool.reset(seed=0)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    """Workers must not run the user's script again, nor import the torch that it imports."""
+    script = tmp_path / "train_me.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            import gymnasium, numpy as np
+            import torch
+            print("the script runs")
+
+            class Mine(gymnasium.Env):
+                observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+                action_space = gymnasium.spaces.Discrete(2)
+                def reset(self, seed=None, options=None):
+                    return np.array([float("torch" in sys.modules)], np.float32), {}
+                def step(self, action):
+                    return np.array([action], np.float32), 1.0, False, False, {}
+
+            from stoker.pools.process import ProcessPool
+            from stoker.pools.spaces import describe_env
+            spec = describe_env("mine", Mine(), {})
+            with ProcessPool(lambda: Mine(), spec, 2, 2) as pool:
+                print("torch:", pool.reset(0).obs["obs"].ravel().tolist())
+                print("steps:", pool.step(np.array([[0], [1]])).obs["obs"].ravel().tolist())
+            """
+        )
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "the script runs",
+        "torch: [0.0, 0.0]",
+        "steps: [0.0, 1.0]",
+    ]

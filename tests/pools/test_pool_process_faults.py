@@ -1,0 +1,215 @@
+"""Workers that raise, die, hang, or lose their trainer."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from pool_envs import Counter, MaskedCounter, Reporter, act, spec_of
+
+from stoker.errors import ConfigError, EnvError, StokerError, WorkerError
+from stoker.pools.process import ProcessPool
+from stoker.pools.slot import episode_seed
+
+
+@pytest.fixture
+def pool() -> Any:
+    """Four environments over two workers, reset with seed 9."""
+    with ProcessPool(Reporter, spec_of(Reporter()), 4, 2) as made:
+        made.pids = made.reset(seed=9).obs["obs"][:, 0].astype(int).tolist()
+        yield made
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def gone_within(pids: list[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(map(is_alive, pids))
+
+
+def test_an_environment_that_raises_is_named_with_its_traceback(pool: Any) -> None:
+    with pytest.raises(EnvError) as caught:
+        pool.step(act(0, 0, Reporter.RAISE, 0))
+    message = str(caught.value)
+    assert "Environment 2 raised RuntimeError in step(): the reactor is offline" in message
+    assert f"reset(seed={episode_seed(9, 2, 0)}), action 1" in message
+    assert "pool_envs.py" in message
+
+
+def test_the_error_is_not_lost_when_the_worker_is_sent_to_again(pool: Any) -> None:
+    pool.send(act(Reporter.RAISE), np.array([2]))
+    assert gone_within([pool.pids[2]], 5.0)
+    with pytest.raises(EnvError, match="the reactor is offline"):
+        pool.send(act(0), np.array([3]))
+
+
+def test_a_worker_killed_while_idle(pool: Any) -> None:
+    os.kill(pool.pids[2], signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        pool.step(act(0, 0, 0, 0))
+    assert time.monotonic() - began < 2.0
+    message = str(caught.value)
+    assert "environments 2 to 3" in message
+    assert f"process {pool.pids[2]}" in message
+    assert "exit code -9" in message
+
+
+def test_a_worker_killed_amid_a_step(pool: Any) -> None:
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match=r"environments 0 to 1 .* exit code -9"):
+        pool.step(act(0, Reporter.DIE, 0, 0))
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_worker_killed_amid_a_hang_while_others_answer(pool: Any) -> None:
+    pool.send(act(0, 0, Reporter.HANG, 0), np.arange(4))
+    assert pool.recv(at_least=2).env_ids.tolist() == [0, 1]
+    os.kill(pool.pids[2], signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match="environments 2 to 3"):
+        pool.recv(at_least=1)
+    assert time.monotonic() - began < 2.0
+
+
+def test_after_a_fault_close_leaves_nobody(pool: Any) -> None:
+    with pytest.raises(WorkerError):
+        pool.step(act(0, Reporter.DIE, 0, 0))
+    pool.close()
+    assert not any(map(is_alive, pool.pids))
+
+
+def test_a_ctrl_c_at_the_terminal_is_the_trainers(pool: Any) -> None:
+    for pid in set(pool.pids):
+        os.kill(pid, signal.SIGINT)
+    assert pool.step(act(0, 0, 0, 0)).reward.tolist() == [1, 1, 1, 1]
+
+
+def failing_start(make_env: Any, **options: Any) -> StokerError:
+    with pytest.raises(StokerError) as caught:
+        ProcessPool(make_env, spec_of(Counter()), 2, 2, **options)
+    assert not multiprocessing.active_children()
+    return caught.value
+
+
+def test_a_constructor_that_raises_shows_its_traceback() -> None:
+    def build() -> Counter:
+        raise RuntimeError("no fuel aboard")
+
+    error = failing_start(build)
+    assert isinstance(error, EnvError)
+    assert "could not be made: RuntimeError: no fuel aboard" in str(error)
+    assert "in build" in str(error)
+
+
+def test_a_constructor_that_finds_a_setting_wrong() -> None:
+    def build() -> Counter:
+        raise ConfigError("gravity is 0; it must be above 0.")
+
+    error = failing_start(build)
+    assert isinstance(error, ConfigError)
+    assert error.problems == ["gravity is 0; it must be above 0."]
+
+
+def test_a_constructor_that_ends_the_process() -> None:
+    error = failing_start(lambda: os._exit(3))
+    assert isinstance(error, WorkerError)
+    assert "exit code 3" in str(error)
+
+
+def test_what_cannot_travel_is_a_worker_error() -> None:
+    lock = threading.Lock()
+    error = failing_start(lambda: (lock, Counter())[1])
+    assert isinstance(error, WorkerError)
+    assert "--pool inline" in str(error)
+
+
+def test_a_start_that_hangs_ends_at_its_deadline() -> None:
+    began = time.monotonic()
+    error = failing_start(lambda: time.sleep(60), start_deadline=0.5)
+    assert isinstance(error, WorkerError)
+    assert "did not start in time" in str(error)
+    assert "[0]" in str(error)
+    assert time.monotonic() - began < 8.0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reward_that_is_not_finite(value: float) -> None:
+    class Wild(Counter):
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            return (obs, value if action == 1 else reward, *rest)
+
+    with ProcessPool(Wild, spec_of(Counter()), 2, 2) as pool:
+        pool.reset(seed=0)
+        pool.step(act(0, 0))
+        with pytest.raises(EnvError, match="Environment 1 returned a reward that is not finite"):
+            pool.step(act(0, 1))
+
+
+def test_a_mask_of_the_wrong_size_is_the_environments_fault() -> None:
+    """Not "could not be made": that was long ago."""
+
+    class Empty(MaskedCounter):
+        def info(self) -> dict[str, Any]:
+            return super().info() if self.t < 1 else {"action_mask": [1, 1]}
+
+    with ProcessPool(Empty, spec_of(Empty()), 2, 2) as pool:
+        pool.reset(seed=0)
+        with pytest.raises(EnvError, match=r"Environment \d gave an action mask of 2 entries"):
+            pool.step(act(0, 0))
+
+
+TRAINER = """
+import sys
+sys.path.insert(0, {here!r})
+import numpy as np
+from pool_envs import Reporter, act, spec_of
+from stoker.pools.process import ProcessPool
+pool = ProcessPool(Reporter, spec_of(Reporter()), 3, 3)
+print(*pool.reset(0).obs["obs"][:, 0].astype(int), flush=True)
+pool.step(act(0, 0, {action}))
+print("done", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("action", [0, Reporter.HANG], ids=["idle", "amid a step that hangs"])
+def test_when_the_trainer_is_killed_the_workers_leave(action: int) -> None:
+    here = Path(__file__).parent
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", TRAINER.format(here=str(here), action=action)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(here.parents[1])},
+    )
+    with trainer:
+        assert trainer.stdout is not None
+        workers = [int(pid) for pid in trainer.stdout.readline().split()]
+        assert len(workers) == 3
+        if action == 0:
+            assert trainer.stdout.readline() == "done\n"
+        assert all(map(is_alive, workers))
+        family = [child.pid for child in psutil.Process(trainer.pid).children(recursive=True)]
+        assert set(workers) <= set(family)
+        trainer.kill()
+        assert gone_within(family, 5.0)

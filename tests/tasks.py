@@ -1,0 +1,158 @@
+"""Small tasks that a right PPO solves in seconds and a wrong one does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+LENGTH = 16  # steps of an episode: the most reward there is
+
+
+class Task(gymnasium.Env[Any, Any]):
+    """Every step shows something new and pays 1 for the right answer. Ends by truncation."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.show(), self.info()
+
+    def step(self, action: Any) -> Any:
+        reward = float(self.right(action))
+        self.t += 1
+        return self.show(), reward, False, self.t >= LENGTH, self.info()
+
+    def show(self) -> Any:
+        """The next observation."""
+        raise AssertionError
+
+    def right(self, action: Any) -> bool | float:
+        """What the action earns, from 0 to 1."""
+        raise AssertionError
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+
+class MatchPair(Task):
+    """MultiDiscrete [3, 4]: say both numbers that are shown; half a point each."""
+
+    observation_space = spaces.Box(0, 1, (7,), np.float32)
+    action_space = spaces.MultiDiscrete([3, 4])
+
+    def show(self) -> Any:
+        self.pair = (int(self.np_random.integers(3)), int(self.np_random.integers(4)))
+        obs = np.zeros(7, np.float32)
+        obs[[self.pair[0], 3 + self.pair[1]]] = 1
+        return obs
+
+    def right(self, action: Any) -> float:
+        return 0.5 * (action[0] == self.pair[0]) + 0.5 * (action[1] == self.pair[1])
+
+
+class MatchBits(Task):
+    """MultiBinary 3: repeat the bits that are shown; a third of a point each."""
+
+    observation_space = spaces.Box(0, 1, (3,), np.float32)
+    action_space = spaces.MultiBinary(3)
+
+    def show(self) -> Any:
+        self.bits = self.np_random.integers(2, size=3)
+        return self.bits.astype(np.float32)
+
+    def right(self, action: Any) -> float:
+        return float((action == self.bits).mean())
+
+
+class EchoDict(Task):
+    """Dict of a category, a vector and an image: say what each shows; a third of a point each."""
+
+    observation_space = spaces.Dict(
+        {
+            "category": spaces.Discrete(2, start=5),
+            "vector": spaces.Box(-1, 1, (2,), np.float32),
+            "image": spaces.Box(0, 255, (8, 8, 1), np.uint8),
+        }
+    )
+    action_space = spaces.MultiDiscrete([2, 2, 2])
+
+    def show(self) -> Any:
+        self.answer = self.np_random.integers(2, size=3)
+        category, sign, bright = self.answer
+        vector = np.array([0.8 if sign else -0.8, self.np_random.uniform(-1, 1)], np.float32)
+        image = np.full((8, 8, 1), 200 if bright else 20, np.uint8)
+        return {"category": 5 + category, "vector": vector, "image": image}
+
+    def right(self, action: Any) -> float:
+        return float((action == self.answer).mean())
+
+
+class Masked(Task):
+    """Six doors, most of them locked; a locked door breaks the environment, the highest pays."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(6)
+
+    def show(self) -> Any:
+        self.open = self.np_random.random(6) < 0.4
+        self.open[self.np_random.integers(6)] = True
+        return np.zeros(1, np.float32)  # only the mask tells
+
+    def right(self, action: Any) -> bool:
+        if not self.open[action]:
+            raise RuntimeError(f"door {action} is locked")
+        return bool(action == np.flatnonzero(self.open).max())
+
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": self.open}
+
+
+class Quadrant(Task):
+    """Image: say in which quarter the bright square stands."""
+
+    observation_space = spaces.Box(0, 255, (12, 12, 1), np.uint8)
+    action_space = spaces.Discrete(4)
+
+    def show(self) -> Any:
+        self.answer = int(self.np_random.integers(4))
+        image = self.np_random.integers(60, size=(12, 12, 1)).astype(np.uint8)
+        row, column = self.np_random.integers(3, size=2) + 6 * np.array(divmod(self.answer, 2))
+        image[row : row + 3, column : column + 3] = 250
+        return image
+
+    def right(self, action: Any) -> bool:
+        return bool(action == self.answer)
+
+
+class Count(gymnasium.Env[Any, Any]):
+    """Observes how many steps it has made; truncates at `length`; pays `reward` a step."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 5, reward: float = 1.0) -> None:
+        self.length, self.reward = length, reward
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        obs = np.full(1, self.t, np.float32)
+        return obs, self.reward, False, self.t >= self.length, {}
+
+
+class Forgetful(Count):
+    """Not deterministic: its observation comes from the clock of the process, not from the seed."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        _, info = super().reset(seed=seed)
+        return np.random.default_rng().random(1, np.float32), info
+
+    def step(self, action: Any) -> Any:
+        _, *rest = super().step(action)
+        return (np.random.default_rng().random(1, np.float32), *rest)

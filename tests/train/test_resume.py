@@ -1,0 +1,122 @@
+"""Resume is resume: stopped and continued, a run ends with the bits it would have ended with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.errors import CheckpointError, RunError
+from stoker.runs import checkpoint as checkpoints
+from stoker.runs.folder import RunFolder
+from stoker.train.start import resume
+
+Start = Callable[..., subprocess.Popen[str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def checksums(run: Path) -> tuple[dict[str, str], dict[str, object]]:
+    """A checksum of every tensor of the newest checkpoint, and its counters but for the clock."""
+    _, saved = checkpoints.load_newest(run / "checkpoints")
+    counters = saved.state["counters"]
+    del counters["wall_s"]
+    sums = {
+        name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
+        for name, tensor in saved.tensors.items()
+    }
+    return sums, counters
+
+
+def wait_for_iterations(process: subprocess.Popen[str], run: Path, count: int) -> None:
+    """Until the run has logged `count` iterations."""
+    log = run / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if log.exists() and log.read_text().count("\n") >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no {count} iterations: {process.communicate()}")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--env CartPole-v1 --timesteps 10240 --n-steps 512",
+        "--env Pendulum-v1 --timesteps 12k --n-envs 3 --n-steps 200 --batch-size 200 "
+        "--pool process --n-workers 2 --target-kl 0.02 --clip-schedule linear",
+        "--env tasks:Masked --timesteps 16k --n-envs 4 --n-steps 200 --batch-size 200 "
+        "--shared-trunk --no-normalize-reward --ent-coef 0.01",
+    ],
+    ids=["cartpole", "pendulum-processes", "masked"],
+)
+def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
+    flags: str, start_stoker: Start, stoker: Run, tmp_path: Path
+) -> None:
+    words = ["train", *flags.split(), "--device", "cpu", "--seed", "7", "--eval-episodes", "0"]
+    straight = stoker(*words, "--run-name", "straight")
+    assert straight.returncode == 0, straight.stderr
+    broken = start_stoker(*words, "--run-name", "broken")
+    wait_for_iterations(broken, tmp_path / "runs" / "broken", 10)
+    broken.send_signal(signal.SIGTERM)
+    broken.communicate(timeout=60)
+    assert broken.returncode == 143
+    status = json.loads((tmp_path / "runs" / "broken" / "status.json").read_text())
+    assert status["state"] == "stopped"
+    assert 0 < status["time/iterations"] < 20
+    resumed = stoker("resume", "broken")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "could not be brought back" not in resumed.stderr
+    tensors, counters = checksums(tmp_path / "runs" / "broken")
+    expected_tensors, expected_counters = checksums(tmp_path / "runs" / "straight")
+    assert counters == expected_counters
+    assert counters["iteration"] == 20
+    assert tensors == expected_tensors
+    assert len(tensors) > 20
+    lines = (tmp_path / "runs" / "broken" / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["env_steps"] for line in lines]
+    assert steps == sorted(set(steps)), "a resumed run records no step twice"
+
+
+def test_environments_that_are_not_deterministic_are_reported(stoker: Run, tmp_path: Path) -> None:
+    words = ["--env", "tasks:Forgetful", "--timesteps", "512", "--device", "cpu"]
+    assert stoker("train", *words, "--run-name", "odd").returncode == 0
+    resumed = stoker("resume", "odd", "--timesteps", "1024")
+    assert resumed.returncode == 0
+    assert "1 of 1 environments could not be brought back" in resumed.stderr
+    status = json.loads((tmp_path / "runs" / "odd" / "status.json").read_text())
+    assert status["env_steps"] == 1024
+
+
+def test_a_finished_run_can_be_given_more_steps(stoker: Run, tmp_path: Path) -> None:
+    words = ["--env", "CartPole-v1", "--timesteps", "512", "--device", "cpu"]
+    assert stoker("train", *words, "--run-name", "more").returncode == 0
+    assert stoker("resume", "more", "--timesteps", "1k").returncode == 0
+    assert RunFolder.open(tmp_path / "runs" / "more").read_config()["timesteps"] == 1000
+    assert RunFolder.open(tmp_path / "runs" / "more").read_status()["env_steps"] == 1024
+
+
+def test_a_run_that_is_still_running_is_not_resumed(start_stoker: Start, tmp_path: Path) -> None:
+    words = ["--env", "CartPole-v1", "--timesteps", "10M", "--device", "cpu"]
+    process = start_stoker("train", *words, "--run-name", "busy")
+    try:
+        wait_for_iterations(process, tmp_path / "runs" / "busy", 1)
+        with pytest.raises(RunError, match="still running"):
+            resume(tmp_path / "runs" / "busy")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_environment_that_changed_its_spaces_is_refused(stoker: Run, tmp_path: Path) -> None:
+    words = ["--env", "tasks:Count", "--timesteps", "256", "--device", "cpu"]
+    assert stoker("train", *words, "--run-name", "changed").returncode == 0
+    folder = RunFolder.open(tmp_path / "runs" / "changed")
+    folder.write_config({**folder.read_config(), "env": "CartPole-v1"})
+    with pytest.raises(CheckpointError, match="has changed since"):
+        resume(folder.path)
