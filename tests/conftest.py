@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture
 def start_stoker(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts `python -m stoker WORDS` in an empty folder, where `tests/tasks.py` can be imported."""
+    """Starts `python -m stoker WORDS` in an empty folder; `tests/tasks.py` can be imported."""
 
     def start(*words: str) -> subprocess.Popen[str]:
         environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}

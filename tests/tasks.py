@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -156,3 +158,27 @@ class Forgetful(Count):
     def step(self, action: Any) -> Any:
         _, *rest = super().step(action)
         return (np.random.default_rng().random(1, np.float32), *rest)
+
+
+class Slow(Count):
+    """Takes ten seconds a step once a file called `slow` lies in the working folder."""
+
+    def step(self, action: Any) -> Any:
+        if Path("slow").exists():
+            time.sleep(10)
+        return super().step(action)
+
+
+class Exploding(Count):
+    """Pays a reward so large that the value loss overflows, from its `after`-th step on."""
+
+    made = 0
+
+    def __init__(self, after: int = 0) -> None:
+        super().__init__()
+        self.after = after
+
+    def step(self, action: Any) -> Any:
+        Exploding.made += 1
+        obs, reward, *rest = super().step(action)
+        return (obs, 3e38 if Exploding.made > self.after else reward, *rest)

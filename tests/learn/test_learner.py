@@ -208,12 +208,14 @@ def test_without_a_kl_limit_nothing_stops() -> None:
 def spoilt(loss: Loss, parameters: Parameters, how: str) -> Loss:
     if how in ("nan", "inf"):
         return loss._replace(total=loss.total * float(how))
+    if how == "loss alone":
+        return loss._replace(total=loss.total + float("nan"))
     # The root of 0 has an infinite slope: a finite loss whose gradient is not.
     distance = (parameters["weight"] - parameters["weight"].detach()).abs().sum()
     return loss._replace(total=loss.total + distance.sqrt())
 
 
-@pytest.mark.parametrize("how", ["nan", "inf", "gradient"])
+@pytest.mark.parametrize("how", ["nan", "inf", "loss alone", "gradient alone"])
 @pytest.mark.parametrize("bad", [[0], [2], [1, 2]], ids=str)
 def test_a_loss_or_gradient_that_is_not_finite_is_skipped_and_counted(
     how: str, bad: list[int]

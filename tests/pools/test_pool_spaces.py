@@ -18,7 +18,6 @@ BOX, CHOICE = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 
 def leaf_of(space: Any) -> LeafSpec:
     spec = describe("here", space, CHOICE, {})
-    assert spec.plain
     return spec.observation["obs"]
 
 
@@ -68,7 +67,6 @@ def test_a_dict_has_a_leaf_an_entry() -> None:
         "speed": "vector",
         "gear": "discrete",
     }
-    assert not spec.plain
     assert spec.metric_names == ("height",)
 
 

@@ -1,0 +1,164 @@
+"""The command line: what is typed right works; what is typed wrong is explained."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.main import main
+from stoker.cli.train import parse_train
+from stoker.errors import ConfigError
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `stoker WORDS`, in this process."""
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    code = left.value.code
+    out, error = capsys.readouterr()
+    return int(code or 0), out, error
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test in an empty folder, where a run folder left behind would show."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("train --batch-size 100", ["nearest that divide", "32, 64, 128, 256", "= 256"]),
+        ("train --preset hevy", ["no preset 'hevy'", "heavy"]),
+        ("train --n-env 3", ["--n-env", "--n-envs"]),
+        ("train --env CartPole-v9", ["CartPole-v9", "CartPole-v1"]),
+        ("train --env no_such_module:Env", ["no module 'no_such_module'"]),
+        ("train --env tasks:NoSuchTask", ["NoSuchTask"]),
+        ("train --n-envs 0", ["n_envs is 0", "1 or more"]),
+        ("train --timesteps many", ["many", "not a whole number"]),
+        ("train --config nowhere.yaml", ["nowhere.yaml", "No such file"]),
+        ("train --run-name ../escape", ["run_name"]),
+        ("train --env-kwargs {gravity:9}", ["env"]),
+        ("trian", ["no command 'trian'", "train"]),
+        ("resume nothing", ["no run at", "nothing"]),
+        ("eval nothing", ["no run at", "nothing"]),
+    ],
+)
+def test_a_mistake_is_explained_with_exit_code_2_and_leaves_nothing_behind(
+    words: str, says: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, error = called(capsys, *words.split(), *(["--device", "cpu"] * ("train " in words)))
+    assert code == 2
+    for part in says:
+        assert part in out + error
+    assert "Traceback" not in out + error
+    assert not Path("runs").exists()
+
+
+def test_three_mistakes_in_a_file_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.yaml").write_text("n_env: 4\nlearning_rate: quick\ngamma: 1.5\n")
+    code, _, error = called(capsys, "train", "--config", "bad.yaml", "--device", "cpu")
+    assert code == 2
+    assert "no setting 'n_env'" in error
+    assert "n_envs" in error
+    assert "learning_rate" in error
+    assert "gamma is 1.5" in error
+    assert not Path("runs").exists()
+
+
+def test_a_mistake_in_a_flag_and_one_in_a_file_are_reported_together() -> None:
+    Path("bad.yaml").write_text("n_env: 4\n")
+    with pytest.raises(ConfigError) as caught:
+        parse_train(["--config", "bad.yaml", "--n-steps", "0", "--device", "cpu"])
+    assert len(caught.value.problems) == 2
+
+
+def test_flags_beat_the_file_which_beats_the_preset_which_beats_the_defaults() -> None:
+    Path("some.yaml").write_text("n_steps: 128\nn_epochs: 3\ntimesteps: 2M\n")
+    words = "--device cpu --preset heavy --config some.yaml --n-epochs 7 --batch-size auto"
+    config, _ = parse_train(words.split())
+    assert config.env.n_envs == 32  # the preset's
+    assert config.ppo.n_steps == 128  # the file's
+    assert config.run.timesteps == 2_000_000
+    assert config.ppo.n_epochs == 7  # the flag's
+    assert config.minibatch == 4096  # auto: 32 x 128 is the preset's minibatch
+    assert config.ppo.gamma == 0.99  # the default
+
+
+def test_a_flag_beats_a_preset_even_with_the_default_value() -> None:
+    config, _ = parse_train(["--preset", "heavy", "--n-epochs", "4", "--device", "cpu"])
+    assert config.ppo.n_epochs == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--env-id Acrobot-v1 --total-timesteps 50M --num-envs 4 --num-steps 64 --update-epochs 9",
+        "--env Acrobot-v1 --timesteps 5e7 --n-envs 4 --n-steps 64 --repeat-times 9",
+    ],
+)
+def test_both_dialects_mean_the_same(words: str) -> None:
+    config, _ = parse_train([*words.split(), "--device", "cpu"])
+    sizes = (config.env.n_envs, config.ppo.n_steps, config.ppo.n_epochs)
+    assert (config.env.env, config.run.timesteps, *sizes) == ("Acrobot-v1", 50_000_000, 4, 64, 9)
+
+
+def test_subproc_is_short_for_the_process_pool() -> None:
+    config, _ = parse_train(["--subproc", "--network-arch", "1024,512,256", "--device", "cpu"])
+    assert config.env.pool == "process"
+    assert config.network.network_arch == (1024, 512, 256)
+
+
+def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = called(capsys, "presets", "--json")
+    assert code == 0
+    assert json.loads(out)["heavy"]["network_arch"] == [1024, 512, 256]
+    code, out, _ = called(capsys, "presets")
+    assert "1024,512,512,256" in out
+
+
+@pytest.mark.parametrize("command", ["train", "resume", "eval", "runs", "presets"])
+def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = called(capsys, command, "--help")
+    assert code == 0
+    assert f"stoker {command}" in out
+    assert "Try:" in out
+
+
+def test_a_whole_life(stoker: Run, tmp_path: Path) -> None:
+    """Train, list, evaluate: each speaks JSON."""
+    words = "train --env CartPole-v1 --timesteps 2k --device cpu --run-name life --json"
+    trained = stoker(*words.split(), "--checkpoint-every", "512", "--eval-every", "512")
+    assert trained.returncode == 0, trained.stderr
+    outcome = json.loads(trained.stdout)
+    assert outcome["env_steps"] == 2048
+    assert sum(outcome["shares"].values()) == pytest.approx(1.0)
+    listed = json.loads(stoker("runs", "--json", "--sort", "reward").stdout)
+    assert [(run["name"], run["state"], run["env_steps"]) for run in listed] == [
+        ("life", "finished", 2048)
+    ]
+    for which in ("newest", "best"):
+        words = f"eval life --episodes 3 --checkpoint {which} --json --device cpu"
+        report = json.loads(stoker(*words.split()).stdout)
+        assert report["episodes"] == 3
+        assert report["mean_reward"] >= 8
+    kept = sorted(path.name for path in (tmp_path / "runs/life/checkpoints").iterdir())
+    assert "step-000000002048" in kept
+    assert len(kept) in (3, 4)  # the newest three, and the best if it is older
+    again = stoker("train", "--run-name", "life", "--device", "cpu")
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+def test_the_exit_code_tells_whether_the_required_reward_was_reached(stoker: Run) -> None:
+    words = "train --env tasks:Count --timesteps 256 --device cpu --require-reward"
+    assert stoker(*words.split(), "5").returncode == 0
+    failed = stoker(*words.split(), "5.5")
+    assert failed.returncode == 1
+    assert "5.5 was required" in failed.stderr
