@@ -50,12 +50,14 @@ class InStepCollector:
             return self.storage.finish(self.policy.value(self._on_device(self._batch.obs)))
 
     def _on_device(self, obs: HostObs) -> DeviceObs:
-        device = self.storage.device
-        return {leaf: torch.from_numpy(value).to(device) for leaf, value in obs.items()}
+        return {leaf: self._send(value) for leaf, value in obs.items()}
 
     def _mask_on_device(self) -> Tensor | None:
         mask = self._batch.action_mask
-        return None if mask is None else torch.from_numpy(mask).to(self.storage.device)
+        return None if mask is None else self._send(mask)
+
+    def _send(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.storage.device)  # sync: from pageable memory
 
     def _count_metrics(self) -> None:
         for name, values in self._batch.metrics.items():

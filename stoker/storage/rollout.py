@@ -87,7 +87,7 @@ class RolloutStorage:
 
     def write_final_value(self, t: int, truncated: np.ndarray, value: Tensor) -> None:
         """V(final_obs) of the rows that step `t` truncated."""
-        where = torch.from_numpy(truncated.copy()).to(self.device)
+        where = torch.from_numpy(truncated.copy()).to(self.device)  # sync: from pageable memory
         self._rollout.final_value[t].copy_(torch.where(where, value, 0.0))
 
     def finish(self, last_value: Tensor) -> Rollout:

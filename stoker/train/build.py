@@ -87,7 +87,7 @@ class Parts:
                 self.scaler.load_state_dict(of("scaler"))
             self.policy.generator.set_state(of("rng")["policy"].cpu())
             self.collector.restore({k: v.numpy() for k, v in of("collector").items()})
-        except (KeyError, RuntimeError, ValueError) as error:
+        except (IndexError, KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"The checkpoint does not fit this configuration: {error}. Resume with the "
                 "settings it was saved with, or start a new run."

@@ -1,0 +1,55 @@
+"""Does it learn, with the defaults, whatever the seed? The evaluated reward of each seed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from bench.record import Row
+
+CASES = (
+    # environment, steps, seeds, the reward that counts as solved
+    ("CartPole-v1", "100k", 10, 475.0),
+    ("Acrobot-v1", "100k", 5, -100.0),
+    ("Pendulum-v1", "300k", 5, -250.0),
+)
+
+
+def measure() -> Iterator[Row]:
+    """`stoker train --env ENV --timesteps N --seed S --device cpu`, two at a time."""
+    for env, steps, seeds, solved in CASES:
+        with ThreadPoolExecutor(2) as workers:
+            ended = list(workers.map(lambda s, e=env, n=steps: _train(e, n, s), range(seeds)))
+        evaluated = [run["eval_reward"] for run in ended]
+        reached = sum(reward >= solved for reward in evaluated)
+        yield Row(
+            "learning",
+            f"{env}, {steps} steps",
+            reached,
+            f"seeds of {seeds} that reach {solved:g}",
+            ceiling=seeds,
+            details={
+                "eval_reward": [round(reward, 1) for reward in evaluated],
+                "training_reward": [
+                    round(run["metrics"]["rollout/ep_rew_mean"], 1) for run in ended
+                ],
+                "wall_s": [round(run["wall_s"], 1) for run in ended],
+            },
+        )
+
+
+def _train(env: str, steps: str, seed: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["train", "--env", env, "--timesteps", steps, "--seed", str(seed), "--json"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "stoker", *words, "--device", "cpu", "--runs-dir", folder],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return dict(json.loads(ended.stdout))

@@ -1,0 +1,73 @@
+"""A measurement on paper: what was measured, on which machine, with which versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Row(NamedTuple):
+    """One case. `ratio` is ours over the peer's, larger is better; None is unknown."""
+
+    bench: str
+    case: str
+    ours: float
+    unit: str
+    peer: float | None = None
+    peer_name: str | None = None
+    ratio: float | None = None
+    ceiling: float | None = None
+    details: dict[str, Any] | None = None
+
+
+def surroundings() -> dict[str, Any]:
+    """Hardware, versions and commit."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": gpu,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("torch", "numpy", "gymnasium")},
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def publish(name: str, rows: Iterable[Row], save: bool) -> None:
+    """Print each row as it comes; at the end, keep all with their surroundings."""
+    kept = []
+    for row in rows:
+        print(json.dumps(row._asdict(), allow_nan=False), flush=True)
+        kept.append(row._asdict())
+    if save:
+        RESULTS.mkdir(exist_ok=True)
+        where = surroundings()
+        machine = "gpu" if where["gpu"] else "cpu"
+        content = json.dumps({**where, "rows": kept}, indent=1, allow_nan=False)
+        (RESULTS / f"{name}-{machine}.json").write_text(content + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    except OSError:
+        return None
+    return found.stdout.strip() or None
