@@ -71,6 +71,6 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Stoker's own warnings and the user's, in a line; deprecations of libraries are for us."""
-    if issubclass(category, UserWarning):
+    """Stoker's own warnings and the user's, in a line; what torch says of its compiler is not."""
+    if issubclass(category, UserWarning) and "/torch/_" not in filename:
         _ERRORS.print("[bold yellow]warning:[/]", escape(str(message)))

@@ -71,8 +71,9 @@ class Learner:
                 made, skipped = made + counts, skipped + (~finite).to(made.dtype)
                 for name, value in measured.items():
                     sums[name] = sums.get(name, 0.0) + torch.where(counts > 0, value, 0.0)
-            if self.settings.target_kl is not None and bool(stopped):
-                break  # sync: once an epoch, and only with a KL limit, to save the epochs after it
+            # With a KL limit, ask once an epoch, to save the epochs after it.
+            if self.settings.target_kl is not None and bool(stopped):  # sync: one flag
+                break
         metrics = {name: total / made for name, total in sums.items()} | prepared
         metrics |= {"train/n_updates": made, "lag/mean": lag.mean(), "lag/max": lag.max()}
         metrics["train/learning_rate"] = self.learning_rate.clone()
