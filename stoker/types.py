@@ -117,11 +117,13 @@ class EpisodeJournal(NamedTuple):
 
 
 class PolicyOutput(NamedTuple):
-    """What acting gives: an action to take and what the learner must remember of it."""
+    """What acting gives: an action to take and what the learner must remember of it.
+
+    Values are not among it: a whole rollout's are computed at once, when it is full.
+    """
 
     action: Tensor  # [N, A]
     log_prob: Tensor  # [N]
-    value: Tensor  # [N]
 
 
 class Rollout(NamedTuple):

@@ -30,11 +30,14 @@ class InStepCollector:
 
     def collect(self, version: int) -> Rollout:
         """T steps of everyone under the policy's present weights, called `version`."""
+        self.storage.begin(version)
+        noise = self.policy.draw_noise(self.storage.n_steps * self.pool.n_envs)
+        noise = noise.unflatten(0, (self.storage.n_steps, self.pool.n_envs))
         for t in range(self.storage.n_steps):
             with self.clock.phase("inference"):
                 obs, mask = self._on_device(self._batch.obs), self._mask_on_device()
-                output = self.policy.act(obs, mask, self.policy.draw_noise(self.pool.n_envs))
-                self.storage.write_decision(t, obs, mask, output, version)
+                output = self.policy.act(obs, mask, noise[t])
+                self.storage.write_decision(t, obs, mask, output)
                 actions = output.action.cpu().numpy()  # sync: environments act on the host
             with self.clock.phase("env"):
                 batch = self._batch = self.pool.step(actions)
@@ -47,7 +50,7 @@ class InStepCollector:
                     final_value = self.policy.value(self._on_device(batch.final_obs))
                     self.storage.write_final_value(t, batch.truncated, final_value)
         with self.clock.phase("inference"):
-            return self.storage.finish(self.policy.value(self._on_device(self._batch.obs)))
+            return self.storage.finish(self.policy.value, self._on_device(self._batch.obs))
 
     def _on_device(self, obs: HostObs) -> DeviceObs:
         return {leaf: self._send(value) for leaf, value in obs.items()}

@@ -63,18 +63,19 @@ class Learner:
         lag = (version - rollout.policy_version).to(rows.value.dtype)
         stopped = torch.zeros((), dtype=torch.bool, device=rows.value.device)
         made, skipped = torch.zeros_like(self.clip_range), torch.zeros_like(self.clip_range)
-        sums: dict[str, Tensor] = {}
+        names: list[str] = []
+        sums = torch.zeros_like(self.clip_range)
         for _ in range(self.settings.n_epochs):
             for index in self._shuffled(len(rows.value)):
                 measured, finite, stopped = self._update(_take(rows, index), stopped)
-                counts = (finite & ~stopped).to(made.dtype)
-                made, skipped = made + counts, skipped + (~finite).to(made.dtype)
-                for name, value in measured.items():
-                    sums[name] = sums.get(name, 0.0) + torch.where(counts > 0, value, 0.0)
+                counts = finite & ~stopped
+                made, skipped = made + counts, skipped + ~finite
+                names = list(measured)
+                sums = sums + torch.where(counts, torch.stack(list(measured.values())), 0.0)
             # With a KL limit, ask once an epoch, to save the epochs after it.
             if self.settings.target_kl is not None and bool(stopped):  # sync: one flag
                 break
-        metrics = {name: total / made for name, total in sums.items()} | prepared
+        metrics = dict(zip(names, (sums / made).unbind(), strict=True)) | prepared
         metrics |= {"train/n_updates": made, "lag/mean": lag.mean(), "lag/max": lag.max()}
         metrics["train/learning_rate"] = self.learning_rate.clone()
         metrics["train/clip_range"] = self.clip_range.clone()

@@ -86,10 +86,8 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
-        raw, value = self._raw_and_value(obs)
-        action = self.head.sample(raw, action_mask, noise)
-        log_prob, _ = self.head.measure(raw, action_mask, action)
-        return PolicyOutput(action, log_prob, value)
+        raw = self.decide(self.actor(self._normalised(obs)))
+        return PolicyOutput(*self.head.sample(raw, action_mask, noise))
 
     @torch.no_grad()
     def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor:

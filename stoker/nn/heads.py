@@ -26,8 +26,8 @@ class Head(nn.Module):
         """What `sample` needs for `rows` rows."""
 
     @abstractmethod
-    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
-        """Actions [n, A] drawn from the distribution."""
+    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [n, A] drawn from the distribution, and their log-probabilities [n]."""
 
     @abstractmethod
     def greedy(self, raw: Tensor, mask: Tensor | None) -> Tensor:
@@ -72,18 +72,24 @@ class CategoricalHead(Head):
         shape = (rows, *self._shape)
         return torch.empty(shape, device=generator.device).exponential_(generator=generator)
 
-    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
+    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = self._log_probs(raw, mask)
         # The Gumbel trick: the arg-max of log p - log E, with E exponential, is distributed as p.
-        return (self._log_probs(raw, mask) - noise.log()).argmax(-1)
+        action = (log_probs - noise.log()).argmax(-1)
+        return action, _chosen(log_probs, action)
 
     def greedy(self, raw: Tensor, mask: Tensor | None) -> Tensor:
         return self._log_probs(raw, mask).argmax(-1)
 
     def measure(self, raw: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = self._log_probs(raw, mask)
-        chosen = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
         entropy = -(log_probs.exp() * log_probs).sum((-1, -2))
-        return chosen.sum(-1), entropy
+        return _chosen(log_probs, action), entropy
+
+
+def _chosen(log_probs: Tensor, action: Tensor) -> Tensor:
+    """Log-probability [n] of the choices `action` [n, A] among `log_probs` [n, A, widest]."""
+    return log_probs.gather(-1, action.unsqueeze(-1)).sum((-1, -2))
 
 
 class BernoulliHead(Head):
@@ -96,16 +102,20 @@ class BernoulliHead(Head):
     def draw_noise(self, rows: int, generator: Generator) -> Tensor:
         return torch.rand(rows, self.raw_width, generator=generator, device=generator.device)
 
-    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
-        return (noise < raw.sigmoid()).long()
+    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+        action = (noise < raw.sigmoid()).long()
+        return action, self._log_prob(raw, action)
 
     def greedy(self, raw: Tensor, mask: Tensor | None) -> Tensor:
         return (raw > 0).long()
 
     def measure(self, raw: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        log_prob = -F.binary_cross_entropy_with_logits(raw, action.to(raw.dtype), reduction="none")
         entropy = F.softplus(raw) - raw * raw.sigmoid()
-        return log_prob.sum(-1), entropy.sum(-1)
+        return self._log_prob(raw, action), entropy.sum(-1)
+
+    def _log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
+        flips = F.binary_cross_entropy_with_logits(raw, action.to(raw.dtype), reduction="none")
+        return -flips.sum(-1)
 
 
 class GaussianHead(Head):
@@ -119,17 +129,20 @@ class GaussianHead(Head):
     def draw_noise(self, rows: int, generator: Generator) -> Tensor:
         return torch.randn(rows, self.raw_width, generator=generator, device=generator.device)
 
-    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
-        return raw + self.log_std.exp() * noise
+    def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+        action = raw + self.log_std.exp() * noise
+        return action, self._log_prob(raw, action)
 
     def greedy(self, raw: Tensor, mask: Tensor | None) -> Tensor:
         return raw
 
     def measure(self, raw: Tensor, mask: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
-        deviations = (action - raw) * torch.exp(-self.log_std)
-        log_prob = -0.5 * deviations**2 - self.log_std - 0.5 * math.log(2 * math.pi)
         entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
-        return log_prob.sum(-1), entropy.expand(len(raw))
+        return self._log_prob(raw, action), entropy.expand(len(raw))
+
+    def _log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
+        deviations = (action - raw) * torch.exp(-self.log_std)
+        return (-0.5 * deviations**2 - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def make_head(spec: ActionSpec, log_std_init: float) -> Head:

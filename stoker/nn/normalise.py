@@ -19,12 +19,17 @@ class RunningMoments(nn.Module):
     mean: Tensor
     variance: Tensor
     count: Tensor
+    centre: Tensor
+    scale: Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(width, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        # What rows are shifted and scaled by: kept ready in float32, since every step uses them.
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
 
     @torch.no_grad()
     def update(self, rows: Tensor, valid: Tensor) -> None:
@@ -42,13 +47,13 @@ class RunningMoments(nn.Module):
         self.variance.copy_(torch.where(seen > 0, spread, self.variance))
         self.mean.add_(gap * share)
         self.count.copy_(total)
+        self.centre.copy_(self.mean)
+        self.scale.copy_(torch.rsqrt(self.variance + _EPSILON))
 
     def standardise(self, rows: Tensor) -> Tensor:
         """Rows with mean 0 and deviation 1, cut off at ten deviations."""
-        scale = torch.rsqrt(self.variance + _EPSILON).to(rows.dtype)
-        return ((rows - self.mean.to(rows.dtype)) * scale).clamp(-_CLIP, _CLIP)
+        return ((rows - self.centre) * self.scale).clamp(-_CLIP, _CLIP)
 
     def shrink(self, rows: Tensor) -> Tensor:
         """Rows divided by the deviation alone, cut off likewise: for rewards."""
-        scale = torch.rsqrt(self.variance + _EPSILON).to(rows.dtype)
-        return (rows * scale).clamp(-_CLIP, _CLIP)
+        return (rows * self.scale).clamp(-_CLIP, _CLIP)

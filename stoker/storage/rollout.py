@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from stoker.types import DeviceObs, EnvSpec, PolicyOutput, Rollout, StepBatch
 
+_VALUE_ROWS = 8192  # of one forward pass: enough to fill a GPU, little enough for its memory
 _FIXED_BYTES = 4 * 4 + 8 + 3  # log-probability, two values, reward; version; three flags
 
 
@@ -65,8 +67,13 @@ class RolloutStorage:
         acted = spec.action.width * (4 if spec.action.continuous else 8) + spec.mask_width
         return n_steps * n_envs * (observed + acted + _FIXED_BYTES) + 4 * n_envs
 
+    def begin(self, version: int) -> None:
+        """Make ready for a rollout under the weights called `version`."""
+        self._rollout.policy_version.fill_(version)
+        self._rollout.final_value.zero_()
+
     def write_decision(
-        self, t: int, obs: DeviceObs, mask: Tensor | None, output: PolicyOutput, version: int
+        self, t: int, obs: DeviceObs, mask: Tensor | None, output: PolicyOutput
     ) -> None:
         """What the policy saw and did at step `t`."""
         kept = self._rollout
@@ -76,9 +83,6 @@ class RolloutStorage:
             kept.action_mask[t].copy_(mask)
         kept.action[t].copy_(output.action)
         kept.behaviour_log_prob[t].copy_(output.log_prob)
-        kept.value[t].copy_(output.value)
-        kept.policy_version[t].fill_(version)
-        kept.final_value[t].zero_()
 
     def write_outcome(self, t: int, batch: StepBatch) -> None:
         """What came of it, for everyone, in the order of the environments."""
@@ -90,9 +94,18 @@ class RolloutStorage:
         where = torch.from_numpy(truncated.copy()).to(self.device)  # sync: from pageable memory
         self._rollout.final_value[t].copy_(torch.where(where, value, 0.0))
 
-    def finish(self, last_value: Tensor) -> Rollout:
-        """The whole rollout, valid until the next one is written."""
+    def finish(self, value: Callable[[DeviceObs], Tensor], last_obs: DeviceObs) -> Rollout:
+        """The whole rollout, valid until the next one is begun.
+
+        `value` is V under the weights that acted, and `last_obs` what the last step led to. A few
+        large forward passes replace T small ones.
+        """
+        kept = self._rollout
         for name, staged in self._staged.items():
-            getattr(self._rollout, name).copy_(staged, non_blocking=True)
-        self._rollout.last_value.copy_(last_value)
-        return self._rollout
+            getattr(kept, name).copy_(staged, non_blocking=True)
+        steps = max(1, _VALUE_ROWS // self.n_envs)
+        for t in range(0, self.n_steps, steps):
+            some = {leaf: rows[t : t + steps].flatten(0, 1) for leaf, rows in kept.obs.items()}
+            kept.value[t : t + steps].view(-1).copy_(value(some))
+        kept.last_value.copy_(value(last_obs))
+        return kept

@@ -66,7 +66,7 @@ class SquaringPolicy:
 
     def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
         seen = obs[PLAIN]
-        return PolicyOutput((seen % 5).long(), -seen.squeeze(-1), self.value(obs))
+        return PolicyOutput((seen % 5).long(), -seen.squeeze(-1))
 
     def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor:
         return (obs[PLAIN] % 5).long()

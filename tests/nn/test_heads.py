@@ -24,7 +24,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def draw(head: Head, raw: Tensor, mask: Tensor | None = None, seed: int = 3) -> Tensor:
-    return head.sample(raw, mask, head.draw_noise(len(raw), torch.Generator().manual_seed(seed)))
+    """Actions, whose log-probability must be the one that `measure` gives them."""
+    noise = head.draw_noise(len(raw), torch.Generator().manual_seed(seed))
+    action, log_prob = head.sample(raw, mask, noise)
+    torch.testing.assert_close(log_prob, head.measure(raw, mask, action)[0], rtol=0, atol=0)
+    return action
 
 
 def allowed(nvec: tuple[int, ...], rows: int, seed: int = 5) -> Tensor:
@@ -204,9 +208,9 @@ def test_sampling_is_a_pure_function_of_its_noise(head: Head) -> None:
     raw = normal(ROWS, head.raw_width)
     noise = head.draw_noise(ROWS, torch.Generator().manual_seed(1))
     other = head.draw_noise(ROWS, torch.Generator().manual_seed(2))
-    again = head.sample(raw, None, noise.clone())
-    assert torch.equal(head.sample(raw, None, noise), again)
-    assert not torch.equal(head.sample(raw, None, other), again)
+    again, _ = head.sample(raw, None, noise.clone())
+    assert torch.equal(head.sample(raw, None, noise)[0], again)
+    assert not torch.equal(head.sample(raw, None, other)[0], again)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import PLAIN, ActionSpec, EnvSpec, LeafSpec, PolicyOutput, Rollout, StepBatch
+from stoker.types import (
+    PLAIN,
+    ActionSpec,
+    DeviceObs,
+    EnvSpec,
+    LeafSpec,
+    PolicyOutput,
+    Rollout,
+    StepBatch,
+)
 
 T, N = 5, 3
 CPU = torch.device("cpu")
@@ -47,8 +56,7 @@ def write(storage: RolloutStorage, t: int, spec: EnvSpec, plus: int = 0) -> None
     }
     action = torch.from_numpy(np.repeat(mark[:, None], spec.action.width, axis=1))
     mask = torch.from_numpy(bits(mark)) if spec.has_mask else None
-    output = PolicyOutput(action, number + 0.25, number + 0.5)
-    storage.write_decision(t, obs, mask, output, version=100 + t)
+    storage.write_decision(t, obs, mask, PolicyOutput(action, number + 0.25))
     storage.write_outcome(t, batch(mark))
 
 
@@ -68,9 +76,24 @@ def batch(mark: np.ndarray) -> StepBatch:
 
 def filled(spec: EnvSpec, storage: RolloutStorage | None = None, plus: int = 0) -> Rollout:
     storage = storage or RolloutStorage(spec, T, N, CPU)
+    storage.begin(version=100 + plus)
     for t in range(T):
         write(storage, t, spec, plus)
-    return storage.finish(torch.full((N,), 7.0))
+    return storage.finish(half_more, last_obs(spec))
+
+
+def half_more(obs: DeviceObs) -> Tensor:
+    """V(obs): the mark that an observation bears, and a half."""
+    leaf = next(iter(obs.values()))
+    return leaf.reshape(len(leaf), -1)[:, 0].to(torch.float32) + 0.5
+
+
+def last_obs(spec: EnvSpec) -> DeviceObs:
+    """What the last step led to: the mark 7 for everyone."""
+    return {
+        name: torch.full((N, *leaf.shape), 7, dtype=getattr(torch, leaf.dtype))
+        for name, leaf in spec.observation.items()
+    }
 
 
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
@@ -96,8 +119,8 @@ def test_every_transition_is_there_once_and_lines_up(spec: EnvSpec, plus: int) -
     check(rollout.terminated, mark % 2 == 0)
     check(rollout.truncated, mark % 3 == 1)
     check(rollout.valid, mark % 5 != 0)
-    check(rollout.policy_version, 100 + torch.arange(T).repeat_interleave(N))
-    assert (rollout.last_value == 7.0).all()
+    check(rollout.policy_version, torch.full((T * N,), 100 + plus))
+    assert (rollout.last_value == 7.5).all()
     if spec.has_mask:
         assert rollout.action_mask is not None
         assert torch.equal(rollout.action_mask.flatten(0, 1), torch.from_numpy(bits(mark.numpy())))
@@ -110,26 +133,36 @@ def test_the_rollout_keeps_no_hold_of_what_it_was_given() -> None:
     storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
     host = np.full((N, 7), 1.0, np.float32)
     given = batch(marks(0))
-    output = PolicyOutput(torch.zeros(N, 4), torch.zeros(N), torch.zeros(N))
-    storage.write_decision(0, {PLAIN: torch.from_numpy(host)}, None, output, 0)
+    output = PolicyOutput(torch.zeros(N, 4), torch.zeros(N))
+    storage.begin(0)
+    storage.write_decision(0, {PLAIN: torch.from_numpy(host)}, None, output)
     storage.write_outcome(0, given)
     host[:] = given.reward[:] = 99.0
-    rollout = storage.finish(torch.zeros(N))
+    rollout = storage.finish(half_more, last_obs(PLAIN_BOX))
     assert (rollout.obs[PLAIN][0] == 1.0).all()
     assert (rollout.reward[0] != 99.0).all()
 
 
 def test_final_values_stand_where_episodes_were_truncated_and_nowhere_else() -> None:
     storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage.begin(0)
     for t in range(T):
         write(storage, t, PLAIN_BOX)
     truncated = np.array([False, True, False])
     storage.write_final_value(3, truncated, torch.tensor([10.0, 20.0, float("nan")]))
     expected = torch.zeros(T, N)
     expected[3, 1] = 20.0
-    assert torch.equal(storage.finish(torch.zeros(N)).final_value, expected)
-    filled(PLAIN_BOX, storage)
-    assert (storage.finish(torch.zeros(N)).final_value == 0).all()
+    assert torch.equal(storage.finish(half_more, last_obs(PLAIN_BOX)).final_value, expected)
+    assert (filled(PLAIN_BOX, storage).final_value == 0).all()
+
+
+def test_values_do_not_depend_on_how_many_rows_are_judged_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = filled(PLAIN_BOX).value.clone()
+    for rows in (1, N, 2 * N + 1, 3 * N):
+        monkeypatch.setattr("stoker.storage.rollout._VALUE_ROWS", rows)
+        assert torch.equal(filled(PLAIN_BOX).value, whole)
 
 
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
@@ -144,7 +177,8 @@ def test_size_is_what_is_allocated(spec: EnvSpec) -> None:
     ("action", "dtype"), [(DISCRETE, torch.int64), (BOX, torch.float32)], ids=["discrete", "box"]
 )
 def test_types_are_those_of_the_spaces(action: ActionSpec, dtype: torch.dtype) -> None:
-    rollout = RolloutStorage(EnvSpec("x", LEAVES, action), T, N, CPU).finish(torch.zeros(N))
+    spec = EnvSpec("x", LEAVES, action)
+    rollout = RolloutStorage(spec, T, N, CPU).finish(half_more, last_obs(spec))
     assert rollout.action.dtype == dtype
     assert [leaf.dtype for leaf in rollout.obs.values()] == [
         torch.float32,
