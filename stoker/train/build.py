@@ -161,11 +161,10 @@ def _preparation(config: Config, scaler: ReturnScaler | None) -> Prepare:
 
 
 def _loss_of(policy: ActorCritic, config: Config) -> LossFunction:
-    buffers = dict(policy.named_buffers())
-
     def loss(parameters: Mapping[str, Tensor], batch: Minibatch, clip: Tensor) -> Loss:
         arguments = (batch.obs, batch.action_mask, batch.action)
-        now = functional_call(policy, {**parameters, **buffers}, arguments)
+        # Weights that are shared are shared modules here, so there are no ties to look for.
+        now = functional_call(policy, dict(parameters), arguments, tie_weights=False)
         return ppo.loss(now, batch, clip, config.ppo)
 
     return loss
