@@ -165,14 +165,14 @@ def _describe_end(outcome: Outcome) -> RenderableType:
 
 def _legend(shares: dict[str, float]) -> Text:
     return Text("  ").join(
-        Text.assemble(("█ ", _PHASES[name][1]), f"{_PHASES[name][0]} {share:.0%}")
+        Text.assemble((_PHASES[name][0], _PHASES[name][1]), f" {share:.0%}")
         for name, share in _ordered(shares)
     )
 
 
 def _ordered(shares: dict[str, float]) -> list[tuple[str, float]]:
-    """Phases in the order of the legend, without those that round to nothing."""
-    return [(name, shares[name]) for name in _PHASES if shares.get(name, 0.0) >= 0.005]
+    """Phases in the order of the legend, without those below a hundredth."""
+    return [(name, shares[name]) for name in _PHASES if shares.get(name, 0.0) >= 0.01]
 
 
 def _phase_bar(shares: dict[str, float]) -> Text:

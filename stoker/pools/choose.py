@@ -64,10 +64,12 @@ def choose(step_wall_s: float, n_envs: int, cores: int, n_workers: int = 0) -> C
     inline = n_envs * step_wall_s
     per_worker = -(-n_envs // workers)
     process = per_worker * step_wall_s + HANDOVER_S + workers * HANDOVER_PER_WORKER_S
-    costs = (
-        f"a step takes {step_wall_s * 1e6:,.0f} us, so {n_envs} in turn take "
-        f"{inline * 1e3:.2f} ms and {workers} workers would take {process * 1e3:.2f} ms"
-    )
+    costs = f"a step takes {step_wall_s * 1e6:,.0f} us"
+    if n_envs > 1:
+        costs += (
+            f": {n_envs} one after the other {inline * 1e3:.2f} ms, in {workers} worker processes "
+            f"{process * 1e3:.2f} ms"
+        )
     if process < inline:
         return Choice("process", workers, costs)
     return Choice("inline", 0, costs)

@@ -38,6 +38,9 @@ from stoker.types import EnvSpec, Loss, LossFunction, Minibatch, Prepare, Prepar
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
+_HOW = {"eager": "eagerly", "compile": "compiled"}
+
+
 class Decision(NamedTuple):
     """Something Stoker chose, and why."""
 
@@ -274,8 +277,8 @@ def _describe_choices(
         Decision("device", devices.describe(device), found if asked == "auto" else "asked for"),
         Decision(
             "batch",
-            f"{config.env.n_envs} envs x {config.ppo.n_steps} steps = {total:,}, in minibatches "
-            f"of {config.minibatch:,}",
+            f"{config.env.n_envs} x {config.ppo.n_steps} steps = {total:,}, in minibatches of "
+            f"{config.minibatch:,}",
             f"{config.ppo.n_epochs} epochs, {config.ppo.n_epochs * config.n_minibatches} updates "
             "an iteration",
         ),
@@ -285,6 +288,6 @@ def _describe_choices(
             f"{count:,} parameters, "
             + ("one trunk" if config.network.shared_trunk else "actor and critic apart"),
         ),
-        Decision("precision", precision, "of matrix products; " + config.compute.executor),
-        Decision("storage", f"{rollout_bytes / 2**20:.1f} MiB on the {device.type}", "one rollout"),
+        Decision("precision", precision, f"updates run {_HOW[config.compute.executor]}"),
+        Decision("storage", f"{rollout_bytes / 1024:,.0f} KiB on the {device.type}", "one rollout"),
     ]

@@ -281,7 +281,9 @@ def test_annealing_reaches_the_optimiser_the_loss_and_the_report() -> None:
         clips.append(float(clip))
         return squared_error(parameters, batch, clip)
 
-    learner = make_learner(loss, lr_schedule="linear", clip_schedule="linear", clip_range=0.2)
+    learner = make_learner(
+        loss, lr_schedule="linear", clip_schedule="linear", clip_range=0.2, learning_rate=1e-3
+    )
     learner.anneal(0.5)
     report = learner.learn(make_rollout(), version=0)
     assert clips == [pytest.approx(0.1)] * 4
