@@ -66,8 +66,10 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
+    """The commit measured; STOKER_COMMIT says it where the code was copied without its history."""
     try:
         found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     except OSError:
-        return None
-    return found.stdout.strip() or None
+        return os.environ.get("STOKER_COMMIT")
+    known = found.stdout.strip() if found.returncode == 0 else None
+    return os.environ.get("STOKER_COMMIT") or known

@@ -13,10 +13,10 @@ from stoker.pools.spaces import ActionCodec, describe_env
 from stoker.types import EnvSpec
 
 HANDOVER_S = 60e-6
-"""A step through the process pool costs this for waking and answering, whatever the workers do
-(`python -m bench handover`, one environment a worker)."""
-HANDOVER_PER_WORKER_S = 25e-6
-"""And this for each worker (same bench)."""
+"""What a step through the process pool costs for waking and answering, whatever the workers do."""
+HANDOVER_PER_WORKER_S = 10e-6
+"""And this for each worker. `python -m bench handover` on 16 cores: 66, 73 and 85 us a step with 1, 2
+and 4 workers (bench/results/handover-gpu.json)."""
 
 
 class Probe(NamedTuple):

@@ -1,0 +1,100 @@
+"""Building: what is chosen, what is said about it, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import tasks
+
+from stoker.config import resolve
+from stoker.envs.registry import EnvFactory
+from stoker.errors import ConfigError, EnvError
+from stoker.pools.inline import InlinePool
+from stoker.pools.process import ProcessPool
+from stoker.train import devices
+from stoker.train.build import Parts, build
+
+
+def parts_of(env: Any = None, **settings: Any) -> Parts:
+    return build(resolve({"env": "tasks:Count", "device": "cpu", **settings}), env)
+
+
+def test_every_choice_is_told_with_its_reason() -> None:
+    parts = parts_of()
+    parts.close()
+    told = {decision.what: decision for decision in parts.decisions}
+    assert list(told) == ["pool", "device", "batch", "network", "precision", "storage"]
+    assert told["pool"].chosen == "inline"
+    assert "a step takes" in told["pool"].why
+    assert "1 x 256 steps = 256, in minibatches of 64" in told["batch"].chosen
+    assert told["precision"].chosen == "fp32"
+
+
+def test_a_preset_for_more_cores_names_the_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "usable_cores", lambda: 4)
+    config = resolve({"env": "tasks:Count", "device": "cpu"}, preset="beast")
+    with pytest.warns(UserWarning, match="beast is made for 16 cores .* --preset fast fits"):
+        build(config).close()
+
+
+def test_more_memory_than_there_is_is_refused_with_the_arithmetic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "free_memory", lambda device: 2**20)
+    with pytest.raises(ConfigError, match=r"needs about .* GiB on the cpu .* --preset"):
+        parts_of(n_steps=100_000, batch_size=100)
+
+
+def test_memory_that_only_just_suffices_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "free_memory", lambda device: 950_000)
+    with pytest.warns(UserWarning, match="would fit well"):
+        parts_of().close()
+
+
+def test_slow_environments_go_to_processes_and_one_can_ask_for_them() -> None:
+    parts = parts_of(pool="process", n_envs=3, n_workers=2)
+    assert isinstance(parts.pool, ProcessPool)
+    parts.close()
+    assert "asked for" in parts.decisions[0].why
+
+
+def test_where_processes_cannot_start_the_pool_is_inline_and_says_why() -> None:
+    lock = threading.Lock()  # cannot be sent to another process
+
+    def make() -> tasks.Count:
+        with lock:
+            return tasks.Count()
+
+    with pytest.warns(UserWarning, match="inline instead: Worker processes could not start.*lock"):
+        parts = parts_of(EnvFactory(make), pool="process", n_envs=2)
+    assert isinstance(parts.pool, InlinePool)
+    assert parts.decisions[0].why == "worker processes could not start"
+    parts.close()
+
+
+class BreaksInWorkers(tasks.Count):
+    """Its constructor works in this process and not in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if threading.current_thread() is threading.main_thread() and not _is_here():
+            raise RuntimeError("no licence on this process")
+
+
+def _is_here() -> bool:
+    import multiprocessing
+
+    return multiprocessing.parent_process() is None
+
+
+def test_an_environment_that_fails_in_a_worker_is_an_error_not_a_fallback() -> None:
+    with pytest.raises(EnvError, match="no licence on this process"):
+        parts_of(EnvFactory(BreaksInWorkers), pool="process", n_envs=2)
+
+
+def test_cuda_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="sees no GPU"):
+        parts_of(device="cuda")

@@ -1,0 +1,87 @@
+"""Evaluation: whole episodes, a fixed number an environment, on seeds that were not trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tasks
+import torch
+from torch import Tensor
+
+from stoker.envs.registry import EnvFactory
+from stoker.pools.slot import episode_seed
+from stoker.pools.spaces import describe_env
+from stoker.train.evaluate import evaluate
+from stoker.types import DeviceObs, PolicyOutput
+
+SEEN: list[int] = []
+
+
+class Lasting(tasks.Count):
+    """Lasts 1 step or 9 by its seed; notes the seeds it is given."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        assert seed is not None
+        SEEN.append(seed)
+        self.length = 1 if seed % 2 else 9
+        return super().reset(seed=seed)
+
+
+class Idle:
+    """Always the first action."""
+
+    def draw_noise(self, rows: int) -> Tensor:
+        return torch.zeros(rows)
+
+    def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
+        return PolicyOutput(torch.zeros(len(noise), 1, dtype=torch.int64), noise)
+
+    def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor:
+        return torch.zeros(len(next(iter(obs.values()))), 1, dtype=torch.int64)
+
+    def value(self, obs: DeviceObs) -> Tensor:
+        raise AssertionError("evaluation needs no values")
+
+
+def evaluated(episodes: int, seed: int = 0, deterministic: bool = True) -> Any:
+    SEEN.clear()
+    spec = describe_env("lasting", Lasting(), {})
+    factory = EnvFactory(Lasting)
+    cpu = torch.device("cpu")
+    return evaluate(
+        Idle(), factory, spec, cpu, episodes=episodes, seed=seed, deterministic=deterministic
+    )
+
+
+@pytest.mark.parametrize("episodes", [1, 7, 10, 23])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_as_many_episodes_as_asked_for_each_whole(episodes: int, deterministic: bool) -> None:
+    report = evaluated(episodes, deterministic=deterministic)
+    assert len(report.returns) == len(report.lengths) == episodes
+    assert report.returns == report.lengths  # one point a step
+    assert set(report.lengths) <= {1, 9}
+    assert report.unfinished == 0
+
+
+def test_short_episodes_are_not_favoured() -> None:
+    """First come, first counted would hear of the short ones alone."""
+    report = evaluated(200)
+    share_of_long = np.mean(np.array(report.lengths) == 9)
+    assert 0.35 < share_of_long < 0.65
+
+
+def test_the_same_seed_gives_the_same_episodes_and_none_is_trained_on() -> None:
+    first = evaluated(30, seed=3)
+    seeds = set(SEEN)
+    assert evaluated(30, seed=3) == first
+    trained_on = {episode_seed(3, env, episode) for env in range(64) for episode in range(200)}
+    assert not seeds & trained_on
+
+
+def test_an_episode_without_end_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.train.evaluate._MOST_STEPS", 5)
+    report = evaluated(10)
+    assert 0 < report.unfinished < 10
+    assert set(report.lengths) == {1}
