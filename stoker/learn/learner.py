@@ -112,7 +112,7 @@ class Learner:
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.generator.set_state(state["shuffle_rng"].cpu())
+        self.generator.set_state(state["shuffle_rng"].cpu())  # sync: loading a checkpoint
         self.optimiser.state.clear()  # a state from before the first update has nothing to put here
         for name, parameter in self.parameters.items():
             for key in ("step", "exp_avg", "exp_avg_sq"):

@@ -71,7 +71,13 @@ class PPO:
         self.config, self.spec, self.device = parts.config, parts.pool.spec, parts.device
         self.policy = parts.policy
         self.outcome: Outcome | None = None
-        self.num_timesteps = 0
+        self._counters = Counters()
+        self._folder: RunFolder | None = None
+
+    @property
+    def num_timesteps(self) -> int:
+        """Environment steps trained for."""
+        return self._counters.env_steps
 
     def learn(
         self,
@@ -83,17 +89,22 @@ class PPO:
         """Train for `total_timesteps` more environment steps, rounded up to whole rollouts.
 
         `callback` is called with a `Progress` after every iteration; returning False stops.
-        Weights, optimiser and environments go on from where they are; schedules begin anew.
+        Weights, optimiser and environments go on from where they are. Counters, schedules and the
+        run folder begin anew, or go on too if `reset_num_timesteps` is False.
         """
         parts = self._training_parts()
-        run = dataclasses.replace(self.config.run, timesteps=int(total_timesteps))
-        parts.config = self.config = dataclasses.replace(self.config, run=run)
-        session = Session(parts, open_folder(parts) if run.run_name else None)
+        if reset_num_timesteps:
+            self._counters, self._folder = Counters(), None
+        timesteps = self.num_timesteps + int(total_timesteps)
+        run = dataclasses.replace(self.config.run, timesteps=timesteps)
+        parts.config = dataclasses.replace(self.config, run=run)
+        if run.run_name and self._folder is None:
+            self._folder = open_folder(parts)
+        self.config = parts.config
+        session = Session(parts, self._folder, self._counters)
         audience = _Listener(callback, self._verbose or int(progress_bar))
         self.outcome = conduct(session, audience, close=False)
-        self.num_timesteps = self.outcome.env_steps + (
-            0 if reset_num_timesteps else self.num_timesteps
-        )
+        self._counters = session.counters
         return self
 
     def predict(
@@ -126,8 +137,7 @@ class PPO:
         """Write everything to the folder `path`, in the format of a run's checkpoints."""
         if self._parts is None:
             raise CheckpointError("This model was loaded for prediction alone; copy its folder.")
-        session = Session(self._parts, None)
-        session.counters.env_steps = self.num_timesteps
+        session = Session(self._parts, None, self._counters)
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         checkpoints.save(target, session.checkpoint())
@@ -164,11 +174,11 @@ class PPO:
             model._set_up_for_prediction(config, _spec_from(saved.state["spec"]), verbose)
             own = {k[7:]: v for k, v in saved.tensors.items() if k.startswith("policy/")}
             model.policy.load_state_dict(own)
-        model.num_timesteps = Counters(**saved.state["counters"]).env_steps
+        model._counters = Counters(**saved.state["counters"])
         return model
 
     def _set_up_for_prediction(self, config: Config, spec: EnvSpec, verbose: int) -> None:
-        self._parts, self._verbose, self.outcome = None, verbose, None
+        self._parts, self._verbose, self.outcome, self._folder = None, verbose, None, None
         self.config, self.spec = config, spec
         self.device = devices.find_device(config.compute.device)
         self.policy = make_policy(spec, config, self.device)

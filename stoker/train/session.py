@@ -60,18 +60,28 @@ class Counters:
 class Session:
     """Parts, counters and, if there is one, the folder they are written to."""
 
-    def __init__(self, parts: Parts, folder: RunFolder | None) -> None:
+    def __init__(
+        self, parts: Parts, folder: RunFolder | None, counters: Counters | None = None
+    ) -> None:
         self.parts, self.folder = parts, folder
-        self.counters = Counters()
         self.metrics: dict[str, float] = {}
         self.last_eval: EvalReport | None = None
         self.trouble: str | None = None
-        self._recorder = Recorder(folder) if folder else None
-        self._started = time.perf_counter()
-        self._wall_before = 0.0
-        self._steps_before = self._lap_steps = 0
+        self._recorder: Recorder | None = None
+        self._go_on_from(counters or Counters())
         self._pending = torch.zeros((), device=parts.device)  # skipped updates not yet counted
         self._status_at = 0.0
+
+    def _go_on_from(self, counters: Counters) -> None:
+        self.counters = counters
+        self._lap_steps = self._steps_before = counters.env_steps
+        self._wall_before, self._started = counters.wall_s, time.perf_counter()
+        if self.folder is not None:
+            if self._recorder is not None:
+                self._recorder.close()
+            self._recorder = Recorder(self.folder, wall_s_before=counters.wall_s)
+            if counters.env_steps:
+                self._recorder.truncate_after(counters.env_steps)
 
     @property
     def config(self) -> Config:
@@ -236,13 +246,7 @@ class Session:
     def restore(self, saved: Checkpoint) -> None:
         """Go on from `saved`."""
         self.parts.restore(saved.tensors)
-        self.counters = Counters(**saved.state["counters"])
-        self._lap_steps = self._steps_before = self.counters.env_steps
-        self._wall_before, self._started = self.counters.wall_s, time.perf_counter()
-        if self._recorder is not None and self.folder is not None:
-            self._recorder.close()
-            self._recorder = Recorder(self.folder, wall_s_before=self.counters.wall_s)
-            self._recorder.truncate_after(self.counters.env_steps)
+        self._go_on_from(Counters(**saved.state["counters"]))
 
     def write_status(self, state: str, at_most_every: float = 0.0) -> None:
         """Rewrite status.json: how the run stands, and the last value of every metric."""

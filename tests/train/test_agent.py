@@ -106,6 +106,20 @@ def test_a_loaded_model_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> No
         assert torch.equal(value, model.policy.state_dict()[name]), name
 
 
+def test_learning_in_two_parts_is_learning_in_one(tmp_path: Path) -> None:
+    """With counters that go on, schedules do too: the second half of the run is the second half."""
+    settings = {**_TINY, "eval_episodes": 0, "lr_schedule": "constant", "runs_dir": str(tmp_path)}
+    with PPO("MlpPolicy", "CartPole-v1", **settings, run_name="whole").learn(128) as whole:
+        pass
+    with PPO("MlpPolicy", "CartPole-v1", **settings, run_name="halves").learn(64) as halves:
+        halves.learn(64, reset_num_timesteps=False)
+    assert halves.num_timesteps == whole.num_timesteps == 128
+    for name, value in halves.policy.state_dict().items():
+        assert torch.equal(value, whole.policy.state_dict()[name]), name
+    lines = [(tmp_path / n / "metrics.jsonl").read_text().count("\n") for n in ("whole", "halves")]
+    assert lines == [4, 4]
+
+
 def test_a_callback_can_stop_training() -> None:
     seen = []
 
