@@ -13,18 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stoker.config import Config as Config
-    from stoker.config import resolve as resolve
     from stoker.train.agent import PPO as PPO
+    from stoker.train.devices import resolve_here as resolve
 
 __version__ = "0.1.0"
 __all__ = ["PPO", "Config", "resolve", "train"]
 
-_HOMES = {"PPO": "stoker.train.agent", "Config": "stoker.config", "resolve": "stoker.config"}
+_HOMES = {
+    "PPO": ("stoker.train.agent", "PPO"),
+    "Config": ("stoker.config", "Config"),
+    "resolve": ("stoker.train.devices", "resolve_here"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name == "train":
         return importlib.import_module("stoker.train")
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        home, own_name = _HOMES[name]
+        return getattr(importlib.import_module(home), own_name)
     raise AttributeError(f"module 'stoker' has no attribute {name!r}")

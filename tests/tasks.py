@@ -182,3 +182,26 @@ class Exploding(Count):
         Exploding.made += 1
         obs, reward, *rest = super().step(action)
         return (obs, 3e38 if Exploding.made > self.after else reward, *rest)
+
+
+class Failing(Count):
+    """Raises in its 300th episode, as long as a file called `fail` lies in the working folder."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        if self.episodes == 300 and Path("fail").exists():
+            raise RuntimeError("out of ideas")
+        return super().step(action)
+
+
+class Talking(Count):
+    """Prints at every reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        print("hello from the environment", flush=True)
+        return super().reset(seed=seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.text import Text
 from stoker.cli.screen import duration
 from stoker.cli.train import find_run, parse
 from stoker.config.presets import PRESETS
+from stoker.config.schema import COUNT
 from stoker.errors import ConfigError
 from stoker.runs.reader import RunSummary, list_runs
 from stoker.runs.strict_json import dumps
@@ -27,14 +28,14 @@ class EvalArguments:
 
     run: tyro.conf.Positional[str]
     """The run's name, or the path of its folder."""
-    episodes: int = 20
+    episodes: Annotated[int, COUNT] = 20
     """How many episodes."""
     checkpoint: str = "newest"
     """`newest`, `best`, or the name of one, such as step-000000100352."""
     stochastic: bool = False
     """Sample actions as in training, instead of taking the most likely."""
     seed: int | None = None
-    """Seed of the episodes; the run's own by default."""
+    """Seed of the episodes; by default one that follows from the run's."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """Where the policy runs."""
     runs_dir: str = "runs"
@@ -152,7 +153,7 @@ def evaluate(arguments: list[str]) -> int:
         f"{len(report.returns)} episodes with the {how} actions of {checkpoint}"
     )
     if report.unfinished:
-        print(f"{report.unfinished} episodes did not end within 100,000 steps and are left out.")
+        print(f"{report.unfinished} episodes did not end within eval_max_steps and are left out.")
     return 0
 
 
@@ -162,8 +163,8 @@ def _sort_key(run: RunSummary, column: str) -> tuple[bool, Any]:
     return (value is not None, value if value is not None else 0)
 
 
-def _figure(value: float | None, form: str, unit: str = "") -> str:
-    return "unknown" if value is None else format(value, form) + unit
+def _figure(value: float | None, form: str) -> str:
+    return "unknown" if value is None else format(value, form)
 
 
 def _table(*columns: str) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -91,12 +90,11 @@ class LiveView(Audience):
         self._live.update(self._draw(progress))
         return None
 
-    def ends(self, outcome: Outcome) -> None:
-        self.close()
-        self.console.print(_describe_end(outcome))
-
-    def close(self) -> None:
+    def leaves(self) -> None:
         self._live.stop()
+
+    def ends(self, outcome: Outcome) -> None:
+        self.console.print(_describe_end(outcome))
 
     def _draw(self, progress: Progress) -> RenderableType:
         done = min(1.0, progress.env_steps / progress.timesteps)
@@ -115,8 +113,8 @@ class LiveView(Audience):
         )
 
 
-def print_json(outcome: Outcome) -> None:
-    """The outcome as one JSON object on standard output."""
+def outcome_json(outcome: Outcome) -> str:
+    """The outcome as one JSON object."""
     reward = None if outcome.evaluation is None else outcome.evaluation.mean_reward
     fields: dict[str, Any] = {
         "state": outcome.state,
@@ -129,7 +127,7 @@ def print_json(outcome: Outcome) -> None:
         "run": None if outcome.path is None else str(outcome.path),
         "metrics": outcome.metrics,
     }
-    print(dumps(fields), file=sys.stdout)
+    return dumps(fields)
 
 
 def _describe_start(config: Config, decisions: list[Decision], path: Path | None) -> RenderableType:
@@ -148,12 +146,15 @@ def _describe_end(outcome: Outcome) -> RenderableType:
     if report is not None and report.returns:
         reward = f"{report.mean_reward:.1f} ± {report.std_reward:.1f}"
         table.add_row("reward", f"[bold]{reward}[/], mean of {len(report.returns)} evaluations")
+    if report is not None and report.unfinished:
+        table.add_row("", f"{report.unfinished} evaluation episodes did not end in time")
     table.add_row(
         "in training",
         "unknown: no episode ended" if trained is None else f"{trained:.1f}, last 100 episodes",
     )
+    speed = "unknown" if outcome.sps is None else f"{outcome.sps:,.0f} steps/s"
     took = f"{outcome.env_steps:,} steps in {duration(outcome.wall_s)}"
-    table.add_row("speed", f"[bold]{outcome.sps:,.0f} steps/s[/], {took}")
+    table.add_row("speed", f"[bold]{speed}[/], {took}")
     table.add_row("time went to", _phase_bar(outcome.shares))
     table.add_row("", _legend(outcome.shares))
     if outcome.path is not None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import tyro
 
 from stoker.cli.commands import COMMANDS
-from stoker.cli.screen import make_audience, print_json
+from stoker.cli.screen import make_audience, outcome_json
 from stoker.config.load import finish, layers
 from stoker.config.schema import (
+    COUNT,
     ComputeSettings,
     Config,
     EnvSettings,
@@ -24,6 +28,9 @@ from stoker.config.schema import (
     RunSettings,
 )
 from stoker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stoker.train.start import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +59,8 @@ class ResumeArguments:
 
     run: tyro.conf.Positional[str]
     """The run's name, or the path of its folder."""
-    timesteps: Annotated[str | None, tyro.conf.arg(aliases=("--total-timesteps",))] = None
-    """Train to this many environment steps instead of those the run was started for."""
+    timesteps: Annotated[int, COUNT, tyro.conf.arg(aliases=("--total-timesteps",))] = 0
+    """Train to this many environment steps in all; 0 is those the run was started for."""
     runs_dir: str = "runs"
     """Where run folders lie."""
     json: bool = False
@@ -65,23 +72,20 @@ def train(arguments: list[str]) -> int:
     from stoker.train import start
 
     config, as_json = parse_train(arguments)
-    outcome = start.train(config, audience=make_audience(as_json))
-    return _leave(outcome, config, as_json)
+    with _clean_output(as_json) as answer:
+        outcome = start.train(config, audience=make_audience(as_json))
+        return _leave(outcome, answer)
 
 
 def resume(arguments: list[str]) -> int:
     """`stoker resume RUN`."""
-    from stoker.config.numbers import parse_count
     from stoker.train import start
 
     given = parse(ResumeArguments, arguments, "resume")
-    try:
-        timesteps = None if given.timesteps is None else parse_count(given.timesteps)
-    except ValueError as error:
-        raise ConfigError(f"timesteps: {error}.") from error
     path = find_run(given.run, given.runs_dir)
-    outcome = start.resume(path, make_audience(given.json), timesteps)
-    return _leave(outcome, outcome.config, given.json)
+    with _clean_output(given.json) as answer:
+        outcome = start.resume(path, make_audience(given.json), given.timesteps or None)
+        return _leave(outcome, answer)
 
 
 def parse_train(arguments: list[str]) -> tuple[Config, bool]:
@@ -100,7 +104,7 @@ def parse_train(arguments: list[str]) -> tuple[Config, bool]:
         raise ConfigError(str(error)) from error
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     file = Path(early.config) if early.config and not asks_for_help else None
-    base, aim, problems = layers(early.preset, file, _on_gpu(early.device))
+    base, aim, problems = layers(early.preset, file, _has_gpu(), early.device)
     defaults = TrainArguments(
         **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)},
         preset=early.preset,
@@ -125,9 +129,9 @@ def parse(kind: type[Any], arguments: list[str], command: str, **options: Any) -
 
 
 def find_run(name: str, runs_dir: str) -> Path:
-    """A run by its path, or by its name in `runs_dir`."""
-    path = Path(name)
-    return path if path.is_dir() or path.parent != Path(".") else Path(runs_dir) / name
+    """A run by its name in `runs_dir`, or by its path."""
+    named = Path(runs_dir) / name
+    return named if named.is_dir() or len(Path(name).parts) == 1 else Path(name)
 
 
 def _without_shorthand(arguments: list[str]) -> list[str]:
@@ -138,18 +142,34 @@ def _without_shorthand(arguments: list[str]) -> list[str]:
     return spelled
 
 
-def _on_gpu(device: str | None) -> bool:
+def _has_gpu() -> bool:
     import torch
 
-    return device != "cpu" and torch.cuda.is_available()
+    return torch.cuda.is_available()
 
 
-def _leave(outcome: Any, config: Config, as_json: bool) -> int:
-    if as_json:
-        print_json(outcome)
+@contextmanager
+def _clean_output(as_json: bool) -> Iterator[TextIO | None]:
+    """Where to write JSON, if asked for; what environments print goes to standard error then."""
+    if not as_json:
+        yield None
+        return
+    sys.stdout.flush()
+    with open(os.dup(1), "w") as answer:
+        os.dup2(2, 1)
+        try:
+            yield answer
+        finally:
+            sys.stdout.flush()
+            os.dup2(answer.fileno(), 1)
+
+
+def _leave(outcome: Outcome, answer: TextIO | None) -> int:
+    if answer is not None:
+        print(outcome_json(outcome), file=answer)
     if outcome.signal is not None:
         return 128 + int(outcome.signal)
-    wanted = config.run.require_reward
+    wanted = outcome.config.run.require_reward
     if wanted is not None and (outcome.reward is None or outcome.reward < wanted):
         shown = "unknown" if outcome.reward is None else f"{outcome.reward:.1f}"
         print(f"The mean reward is {shown}; {wanted:g} was required.", file=sys.stderr)

@@ -83,8 +83,8 @@ class InStepCollector:
         last = {f"last_obs.{leaf}": value for leaf, value in self._batch.obs.items()}
         return {**self.episodes.state(), **journal, **last}
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Bring every environment back to where it stood, and say which could not be."""
+    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Bring every environment back to where it stood; those that began anew, by number."""
         journal = EpisodeJournal(state["episode"], state["length"], state["actions"])
         self.episodes.restore(state)
         self._batch = self.pool.reset(self.seed, journal)
@@ -102,3 +102,4 @@ class InStepCollector:
                 "or their episodes are too long); training goes on from where they are.",
                 stacklevel=2,
             )
+        return restarted

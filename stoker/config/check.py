@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ def _out_of_range(config: Config) -> Iterator[str]:
         ("keep_checkpoints", run.keep_checkpoints, 1),
         ("eval_every", run.eval_every, 0),
         ("eval_episodes", run.eval_episodes, 0),
+        ("eval_max_steps", run.eval_max_steps, 1),
         ("torch_threads", config.compute.torch_threads, 1),
     ):
         if value < least:
@@ -113,6 +115,13 @@ def _batch(config: Config) -> Iterator[str]:
 def _names(config: Config) -> Iterator[str]:
     if not config.env.env.strip():
         yield "env is empty; name a Gymnasium id such as CartPole-v1, or module:attr."
+    try:
+        json.dumps(config.env.env_kwargs, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        yield (
+            f"env_kwargs cannot be kept in a file: {error}. Use plain numbers, words, lists and "
+            "mappings, or name a function that makes the environment."
+        )
     name = config.run.run_name
     if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         yield (

@@ -102,11 +102,17 @@ def finish(config: Config, batch_aim: int, problems: list[str] | None = None) ->
     return config
 
 
-def layers(preset: str | None, file: Path | None, on_gpu: bool) -> tuple[Config, int, list[str]]:
-    """All below the flags: the config so far, the preset's minibatch aim, and what was wrong."""
+def layers(
+    preset: str | None, file: Path | None, on_gpu: bool, device: str | None = None
+) -> tuple[Config, int, list[str]]:
+    """All below the flags: the config so far, the preset's minibatch aim, and what was wrong.
+
+    `on_gpu` is whether there is a GPU; `device` is what a flag says of it, before the file.
+    """
     settings = read_file(file) if file is not None else {}
     named = settings.pop("preset", None)
     preset = named if preset is None else preset
+    on_gpu = on_gpu and (device or settings.get("device")) != "cpu"
     problems: list[str] = []
     try:
         base = base_config(preset, on_gpu)
@@ -124,7 +130,7 @@ def resolve(
     on_gpu: bool = False,
 ) -> Config:
     """A checked config from all layers; `settings` are the top one."""
-    config, aim, problems = layers(preset, file, on_gpu)
+    config, aim, problems = layers(preset, file, on_gpu, settings.get("device"))
     config, wrong = overlay(config, settings)
     return finish(config, aim, problems + wrong)
 

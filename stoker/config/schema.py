@@ -28,7 +28,7 @@ def _read_mapping(text: str) -> dict[str, Any]:
     return value
 
 
-_COUNT = PrimitiveConstructorSpec[int](
+COUNT = PrimitiveConstructorSpec[int](
     nargs=1,
     metavar="INT|64k|1e6",
     instance_from_str=lambda args: parse_count(args[0]),
@@ -77,12 +77,12 @@ class EnvSettings:
     makes one."""
     env_kwargs: Annotated[dict[str, Any], _MAPPING] = field(default_factory=dict)
     """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
-    n_envs: Annotated[int, _COUNT, _also("num_envs")]
+    n_envs: Annotated[int, COUNT, _also("num_envs")]
     """How many environments step together."""
     pool: Literal["auto", "inline", "process"] = "auto"
     """Where environments run: in this process, or in worker processes (`--subproc` for short).
     `auto` times a few steps and picks the quicker."""
-    n_workers: Annotated[int, _COUNT] = 0
+    n_workers: Annotated[int, COUNT] = 0
     """Worker processes of the process pool; 0 is one a core."""
 
 
@@ -90,12 +90,12 @@ class EnvSettings:
 class PPOSettings:
     """PPO: the rollout and the update."""
 
-    n_steps: Annotated[int, _COUNT, _also("num_steps")]
+    n_steps: Annotated[int, COUNT, _also("num_steps")]
     """Steps of each environment in a rollout. The total batch is n_envs x n_steps."""
     batch_size: Annotated[int | Literal["auto"], _BATCH, _also("minibatch_size")]
     """Rows of a minibatch; must divide the total batch. `auto`: the largest divisor up to the
     preset's size."""
-    n_epochs: Annotated[int, _COUNT, _also("update_epochs", "repeat_times")]
+    n_epochs: Annotated[int, COUNT, _also("update_epochs", "repeat_times")]
     """Passes over each rollout, reshuffled each time."""
     learning_rate: Annotated[float, _also("lr")] = 7e-4
     """Adam's step size, at the start."""
@@ -127,9 +127,9 @@ class PPOSettings:
     """Divide rewards by the running deviation of the discounted return."""
     adam_eps: float = 1e-5
     """Adam's epsilon."""
-    max_bad_updates: Annotated[int, _COUNT] = 50
-    """How many updates of one rollout may be skipped for a non-finite loss or gradient before the
-    run rolls back to its last checkpoint (once; the next time it stops)."""
+    max_bad_updates: Annotated[int, COUNT] = 50
+    """How many updates may be skipped for a non-finite loss or gradient, with no good iteration in
+    between, before the run rolls back to its last checkpoint (once; the next time it stops)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class ComputeSettings:
     so that the same seed gives the same bits."""
     precision: Literal["tf32", "fp32"] = "tf32"
     """Of float32 matrix products on a GPU."""
-    torch_threads: Annotated[int, _COUNT] = 1
+    torch_threads: Annotated[int, COUNT] = 1
     """CPU threads of the learner."""
 
 
@@ -169,24 +169,26 @@ class ComputeSettings:
 class RunSettings:
     """Run: how long, what to keep, when to look."""
 
-    timesteps: Annotated[int, _COUNT, _also("total_timesteps")] = 100_000
+    timesteps: Annotated[int, COUNT, _also("total_timesteps")] = 100_000
     """Environment steps to train for, over all environments; rounded up to whole rollouts."""
-    seed: Annotated[int, _COUNT] = 0
+    seed: Annotated[int, COUNT] = 0
     """Seeds the environments, the policy and the shuffling."""
     run_name: str = ""
     """Name of the run's folder; empty makes one from environment, seed and time."""
     runs_dir: str = "runs"
     """Where run folders lie."""
-    log_every: Annotated[int, _COUNT] = 1
+    log_every: Annotated[int, COUNT] = 1
     """Iterations between log lines."""
-    checkpoint_every: Annotated[int, _COUNT] = 0
+    checkpoint_every: Annotated[int, COUNT] = 0
     """Environment steps between checkpoints; 0 makes ten over the run."""
-    keep_checkpoints: Annotated[int, _COUNT] = 3
+    keep_checkpoints: Annotated[int, COUNT] = 3
     """How many of the newest checkpoints to keep, besides the best."""
-    eval_every: Annotated[int, _COUNT] = 0
+    eval_every: Annotated[int, COUNT] = 0
     """Environment steps between evaluations; 0 evaluates at the end only."""
-    eval_episodes: Annotated[int, _COUNT] = 20
+    eval_episodes: Annotated[int, COUNT] = 20
     """Episodes of an evaluation; 0 never evaluates."""
+    eval_max_steps: Annotated[int, COUNT] = 10_000
+    """An evaluation episode longer than this is given up."""
     stop_deadline: float = 30.0
     """Seconds after Ctrl-C or SIGTERM in which the iteration may end and be saved."""
     require_reward: float | None = None

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
+import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, EnvError, StokerError
+
+_TAKEN_BY_GYMNASIUM = {"max_episode_steps", "disable_env_checker", "render_mode"}
+"""Arguments of `gymnasium.make` that need not be the environment's."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +39,19 @@ class EnvFactory:
         return getattr(self.target, "__qualname__", type(self.target).__name__)
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
+        make = self._find()
+        self._check_arguments(make)
         try:
-            env = self._find()(**self.kwargs)
-        except ConfigError:
+            env = make(**self.kwargs)
+        except StokerError:
             raise
         except gymnasium.error.Error as error:
             raise ConfigError(f"Cannot make {self.name}: {error}{_hint(self.name)}") from error
-        except ImportError as error:
-            raise ConfigError(f"Cannot make {self.name}: {error}") from error
-        except TypeError as error:
-            raise ConfigError(f"Cannot make {self.name} with {self.kwargs}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise EnvError(
+                f"{self.name} raised {type(error).__name__} while it was made with {self.kwargs}: "
+                f"{error}\n{traceback.format_exc().rstrip()}"
+            ) from error
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(
                 f"{self.name} made a {type(env).__name__}, which is not a gymnasium.Env. Derive "
@@ -65,9 +74,12 @@ class EnvFactory:
         if not isinstance(target, str):
             return target
         module_name, colon, attribute = target.partition(":")
-        if colon and not module_name:
+        if colon and (not module_name or module_name.startswith(".")):
             raise ConfigError(f"{target!r} names no module; write module:attr.")
         if colon:
+            here = os.getcwd()
+            if here not in sys.path:  # the console script does not look where it is called
+                sys.path.insert(0, here)
             module = _import(module_name)
             made = getattr(module, attribute, None)
             if callable(made):
@@ -77,21 +89,59 @@ class EnvFactory:
                     f"The module {module_name!r} has no {attribute!r} that can be called, and "
                     f"registers no environment of that id.{_near(attribute, dir(module))}"
                 )
-        return lambda **kwargs: gymnasium.make(target, **kwargs)
+        return functools.partial(gymnasium.make, target)
+
+    def _check_arguments(self, make: Callable[..., Any]) -> None:
+        """Refuse arguments that the maker does not take, where it says which it takes."""
+        kwargs, registered = self.kwargs, _registration(make)
+        if registered is not None:  # gymnasium.make takes anything; what it calls may not
+            make, given = _entry_point(registered), {**registered.kwargs, **kwargs}
+            kwargs = {name: given[name] for name in given.keys() - _TAKEN_BY_GYMNASIUM}
+        try:
+            signature = inspect.signature(make)
+        except (TypeError, ValueError):  # some that are written in C have none
+            return
+        try:
+            signature.bind(**kwargs)
+        except TypeError as error:
+            raise ConfigError(f"Cannot make {self.name} with {self.kwargs}: {error}") from None
+
+
+def _registration(make: Callable[..., Any]) -> Any:
+    """The registration that `make` would use, if it is `gymnasium.make` of an id."""
+    if not isinstance(make, functools.partial) or make.func is not gymnasium.make:
+        return None
+    match make.args, make.keywords:
+        case [str(name)], {**others} if not others:
+            return gymnasium.registry.get(name.rpartition(":")[2])
+    return None
+
+
+def _entry_point(registered: Any) -> Any:
+    """What `gymnasium.make` calls for an id."""
+    entry = registered.entry_point
+    if not isinstance(entry, str):
+        return entry
+    module, _, attribute = entry.partition(":")
+    return getattr(_import(module), attribute, None)
 
 
 def _import(name: str) -> Any:
-    here = os.getcwd()
-    if here not in sys.path:  # the console script does not look where it is called
-        sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name + ".").startswith(error.name + "."):
-            raise
-        raise ConfigError(
-            f"There is no module {name!r} to take an environment from. Call from the folder that "
-            "holds it, or install it."
+    except ImportError as error:
+        problem = f"Cannot import {name}: {error}"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            problem = (
+                f"There is no module {name!r} to take an environment from. Call from the folder "
+                "that holds it, or install it."
+            )
+        raise ConfigError(problem) from error
+    except (Exception, SystemExit) as error:
+        raise EnvError(
+            f"The module {name!r} raised {type(error).__name__} while it was imported: {error}\n"
+            f"{traceback.format_exc().rstrip()}"
         ) from error
 
 

@@ -19,6 +19,12 @@ class PhaseClock:
     def __init__(self) -> None:
         self.total: defaultdict[str, float] = defaultdict(float)
         self._lap: defaultdict[str, float] = defaultdict(float)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was timed, and begin now."""
+        self.total.clear()
+        self._lap.clear()
         self._lap_start = self.start = time.perf_counter()
 
     @contextmanager
@@ -32,7 +38,7 @@ class PhaseClock:
             self._lap[name] += took
 
     def elapsed(self) -> float:
-        """Seconds since the clock was made."""
+        """Seconds since the start."""
         return time.perf_counter() - self.start
 
     def lap(self) -> tuple[float, dict[str, float]]:

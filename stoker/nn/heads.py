@@ -52,7 +52,7 @@ class CategoricalHead(Head):
         choice = torch.arange(widest)
         padding = choice[None, :] >= torch.tensor(nvec)[:, None]
         place = (start[:, None] + choice).masked_fill(padding, 0)
-        self._ragged = bool(padding.any())
+        self._ragged = min(nvec) < widest
         self._shape = (len(nvec), widest)
         self.register_buffer("place", place, persistent=False)  # [A, widest]
         self.register_buffer("padding", padding, persistent=False)

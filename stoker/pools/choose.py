@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from stoker.pools.base import read_mask
+from stoker.pools.rows import Rows
+from stoker.pools.slot import Slot, episode_seed, reset_env
 from stoker.pools.spaces import ActionCodec, describe_env
 from stoker.types import EnvSpec
 
@@ -24,7 +25,6 @@ class Probe(NamedTuple):
 
     spec: EnvSpec
     step_wall_s: float
-    step_cpu_s: float
 
 
 class Choice(NamedTuple):
@@ -36,26 +36,30 @@ class Choice(NamedTuple):
 
 
 def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Probe:
-    """Describe `env` and time its steps (resets included) with random actions."""
-    _, info = env.reset(seed=0)
+    """Describe `env` and time its steps (resets included) with random actions.
+
+    It is stepped as environment 0 of a pool is, so that its faults are named likewise.
+    """
+    _, info = reset_env(env, 0, episode_seed(0, 0, 0))
     spec = describe_env(name, env, info)
+    rows = Rows(spec, 1)
+    slot = Slot(env, rows, 0)
+    slot.start(seed=0, episode=0)
     env.action_space.seed(0)
-    taken, wall, cpu = 0, time.perf_counter(), time.process_time()
-    while taken < 3 or (taken < 1000 and time.perf_counter() - wall < seconds):
-        action = _allowed(info["action_mask"], spec) if spec.has_mask else env.action_space.sample()
-        _, _, terminated, truncated, info = env.step(action)
+    taken, began = 0, time.perf_counter()
+    while taken < 3 or (taken < 1000 and time.perf_counter() - began < seconds):
+        mask = rows.action_mask
+        rows.action[0] = env.action_space.sample() if mask is None else _allowed(mask[0], spec)
+        slot.step()
         taken += 1
-        if terminated or truncated:
-            _, info = env.reset()
-    return Probe(spec, (time.perf_counter() - wall) / taken, (time.process_time() - cpu) / taken)
+    return Probe(spec, (time.perf_counter() - began) / taken)
 
 
-def _allowed(mask: Any, spec: EnvSpec) -> Any:
-    """The first choice of each action that the mask allows."""
-    columns = np.split(read_mask(mask, 0, spec), np.cumsum(spec.action.nvec)[:-1])
+def _allowed(mask: np.ndarray, spec: EnvSpec) -> np.ndarray:
+    """The first choice of each action that the mask [M] allows."""
+    columns = np.split(mask, np.cumsum(spec.action.nvec)[:-1])
     choice = np.array([[column.argmax() for column in columns]])
-    action = ActionCodec(spec.action).encode(choice)[0]
-    return int(action) if spec.action.kind == "discrete" else action
+    return ActionCodec(spec.action).encode(choice)[0]
 
 
 def choose(step_wall_s: float, n_envs: int, cores: int, n_workers: int = 0) -> Choice:

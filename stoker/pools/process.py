@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -61,15 +62,14 @@ class ProcessPool(BasePool):
         self._workers: list[tuple[Any, Connection, np.ndarray]] = []
         try:
             payload = cloudpickle.dumps(make_env)
-            with _worker_surroundings(context):
+            with _ctrl_c_held_back(), _worker_surroundings(context):
                 for block in np.array_split(self._everyone, min(n_workers, n_envs)):
                     self._start_worker(context, payload, memory, block)
             self._await_all(time.monotonic() + start_deadline)
-        except StokerError:
+        except BaseException as error:  # Ctrl-C, too, must leave nobody behind
             self.close()
-            raise
-        except Exception as error:
-            self.close()
+            if isinstance(error, StokerError) or not isinstance(error, Exception):
+                raise
             raise WorkerError(
                 f"Worker processes could not start: {type(error).__name__}: {error}. Use the "
                 "inline pool (--pool inline), or mend what the message names."
@@ -203,6 +203,33 @@ def _worker_surroundings(context: Any) -> Iterator[None]:
                 os.environ[name] = value
 
 
+@contextlib.contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """While workers start: a Ctrl-C at the terminal does not reach them, and the trainer later.
+
+    They inherit a mask that blocks it, as it would strike amid their imports. The mask is this
+    thread's alone, and a thread of numpy's may take the signal instead: so the trainer's handler
+    only notes it, lest the trainer lose sight of a worker that is half started.
+    """
+    noted: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    ours = handler is not None and threading.current_thread() is threading.main_thread()
+    if sys.platform != "win32":
+        resource_tracker.ensure_running()  # its start unblocks SIGINT, so it comes first
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    if ours:
+        signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, handler)
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # what is pending arrives here
+        if noted:
+            signal.raise_signal(signal.SIGINT)
+
+
 def _work(
     pipe: Connection, payload: bytes, spec: EnvSpec, memory: Any, n_envs: int, block: np.ndarray
 ) -> None:
@@ -242,7 +269,7 @@ def _make_slots(payload: bytes, rows: Rows, block: np.ndarray) -> list[Slot]:
         return [Slot(make_env(), rows, int(i)) for i in block]
     except StokerError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(
             f"Environments {block[0]} to {block[-1]} could not be made: {type(error).__name__}: "
             f"{error}\n{traceback.format_exc().rstrip()}"

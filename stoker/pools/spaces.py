@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from stoker.errors import SpaceError
+from stoker.errors import EnvError, SpaceError
 from stoker.types import PLAIN, ActionSpec, EnvSpec, LeafSpec
 
 
@@ -23,7 +24,7 @@ def describe(
     )
     if not leaves:
         raise SpaceError("The observation space is an empty Dict; give the policy something.")
-    spec = EnvSpec(name, leaves, _action(action), metric_names=tuple(metric_names))
+    spec = EnvSpec(name, leaves, _action(action), metric_names=_names(metric_names))
     if "action_mask" not in first_info:
         return spec
     if not spec.action.nvec:
@@ -44,7 +45,34 @@ def describe(
 def describe_env(name: str, env: gymnasium.Env[Any, Any], first_info: dict[str, Any]) -> EnvSpec:
     """The spec of one (not vectorised) environment."""
     metric_names = getattr(env.unwrapped, "metric_names", ())
-    return describe(name, env.observation_space, env.action_space, first_info, metric_names)
+    observation, action = (_space(env, which) for which in ("observation_space", "action_space"))
+    return describe(name, observation, action, first_info, metric_names)
+
+
+def _space(env: gymnasium.Env[Any, Any], which: str) -> Any:
+    try:
+        return getattr(env, which)
+    except (Exception, SystemExit) as error:
+        raise EnvError(
+            f"The environment raised {type(error).__name__} when asked for its {which}: {error}\n"
+            f"{traceback.format_exc().rstrip()}\nSet self.{which} in its __init__, to a "
+            "gymnasium.spaces.Box for one."
+        ) from error
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    write = 'write metric_names = ("comfort",), a tuple of names.'
+    if isinstance(given, str):
+        raise SpaceError(f"metric_names is the text {given!r}; write metric_names = ({given!r},).")
+    try:
+        names = tuple(given)
+    except TypeError:
+        raise SpaceError(f"metric_names is {given!r}; {write}") from None
+    for name in names:
+        if not isinstance(name, str):
+            found = f"{name!r} ({type(name).__name__})"
+            raise SpaceError(f"metric_names holds {found}, which is no text; {write}")
+    return names
 
 
 def _leaf(space: Any, where: str) -> LeafSpec:
@@ -62,7 +90,7 @@ def _leaf(space: Any, where: str) -> LeafSpec:
         )
     remedy = (
         "wrap the environment with gymnasium.wrappers.FlattenObservation to turn it into a Box"
-        if space.is_np_flattenable
+        if getattr(space, "is_np_flattenable", False)
         else "write a gymnasium.ObservationWrapper that turns it into one of these"
     )
     raise SpaceError(f"{where} is {space}. Stoker reads Box, Discrete and Dict of these; {remedy}.")

@@ -35,6 +35,7 @@ from stoker.runs.manifest import (
     describe_file,
     dump_manifest,
     has_right_sizes,
+    may_be_replaced,
     read_head,
     refuse_pickle,
     verified_contents,
@@ -61,14 +62,16 @@ def step_name(step: int) -> str:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write `checkpoint` at `folder`, replacing what stands there; whole or not at all.
+    """Write `checkpoint` at `folder`, whole or not at all; an older checkpoint there is replaced.
 
-    CheckpointError where the disk does not take it: what stood before stands still, and nothing
-    temporary is left. TypeError or ValueError where the content is no tensor, JSON or setting.
+    CheckpointError where the disk does not take it, where anything but a checkpoint or an empty
+    folder stands there, or where the folder around it is gone: what stood before stands still, and
+    nothing temporary is left. TypeError or ValueError where the content is no tensor, JSON or
+    setting.
     """
+    _check_place(folder)
     temporary = temporary_sibling(folder)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         _write_files(temporary, checkpoint)
         _put_in_place(temporary, folder)
     except (OSError, SafetensorError) as error:
@@ -106,15 +109,6 @@ def load(folder: Path) -> Checkpoint:
             "written by this Stoker; load another checkpoint."
         ) from error
     return Checkpoint(tensors, state, config)
-
-
-def is_valid(folder: Path) -> bool:
-    """Whether `load` would succeed."""
-    try:
-        load(folder)
-    except CheckpointError:
-        return False
-    return True
 
 
 def list_steps(parent: Path) -> list[tuple[int, Path]]:
@@ -187,6 +181,22 @@ def _standing(folder: Path) -> Path:
     """`folder`, or the one it was about to replace when the writer was killed."""
     replaced = _replaced(folder)
     return replaced if not folder.exists() and replaced.is_dir() else folder
+
+
+def _check_place(folder: Path) -> None:
+    """CheckpointError unless a checkpoint may be put at `folder`."""
+    # Not made here: a run whose folder was deleted must not come back as a stump of itself.
+    if not os.path.isdir(folder.parent):
+        raise CheckpointError(
+            f"Could not write the checkpoint {folder}: the run's folder is gone, there is no "
+            f"{folder.parent}. Put it back, and the next save will be tried as usual, or stop the "
+            "run."
+        )
+    for place in (folder, _replaced(folder)):
+        if os.path.lexists(place) and not may_be_replaced(place):
+            raise CheckpointError(
+                f"{place} exists and is not a checkpoint; choose another name or remove it."
+            )
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:

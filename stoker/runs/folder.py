@@ -12,18 +12,20 @@ from typing import Any
 
 from stoker.config.settings_yaml import dump_settings, parse_settings
 from stoker.errors import ConfigError, RunError
+from stoker.runs.lock import RunLock, take_lock
 from stoker.runs.strict_json import dumps, loads, write_atomically
 
 CONFIG_NAME = "config.yaml"
 STATUS_NAME = "status.json"
 METRICS_NAME = "metrics.jsonl"
 LINEAGE_NAME = "lineage.json"
+CHECKPOINTS_NAME = "checkpoints"
 
 _NAME = re.compile(r"[^./\\\0][^/\\\0]*")
 
 
 class RunFolder:
-    """One run on disk. Make it with `create` or `open`; a run is a folder with a config.yaml."""
+    """One run on disk: a folder with a config.yaml and checkpoints/. Made by `create` or `open`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,7 +42,7 @@ class RunFolder:
         if os.path.lexists(path):
             raise _taken(path)
         try:
-            (path / "checkpoints").mkdir(parents=True)
+            (path / CHECKPOINTS_NAME).mkdir(parents=True)
         except FileExistsError as error:  # someone else was quicker
             raise _taken(path) from error
         except OSError as error:
@@ -59,8 +61,10 @@ class RunFolder:
             found = f"There is no run at {path}."
         elif not path.is_dir():
             found = f"{path} is a file; a run is a folder."
-        else:
+        elif not os.path.isfile(path / CONFIG_NAME):
             found = f"{path} is not a run: it has no {CONFIG_NAME}."
+        else:
+            found = f"{path} is not a run: it has no folder {CHECKPOINTS_NAME}."
         raise RunError(found + _suggest(path))
 
     @property
@@ -70,7 +74,11 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         """Where the run's checkpoints lie."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS_NAME
+
+    def lock(self) -> RunLock:
+        """Take the run for this process until the lock is closed; RunError if another has it."""
+        return take_lock(self.path, self.name)
 
     def write_config(self, flat: Mapping[str, Any]) -> None:
         """Keep `Config.flat()`, all of it, resolved."""
@@ -128,7 +136,7 @@ class RunFolder:
 
 def is_run(path: Path) -> bool:
     """Whether a run that we may read lies at `path`."""
-    return os.path.isfile(path / CONFIG_NAME)
+    return os.path.isfile(path / CONFIG_NAME) and os.path.isdir(path / CHECKPOINTS_NAME)
 
 
 def _taken(path: Path) -> RunError:

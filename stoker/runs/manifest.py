@@ -69,6 +69,24 @@ def has_right_sizes(folder: Path) -> bool:
     return True
 
 
+def may_be_replaced(folder: Path) -> bool:
+    """Whether `folder` is an empty folder or one of our checkpoints, sound or damaged, with
+    nothing else in it: no one's work but ours is lost with it."""
+    if folder.is_symlink():
+        return False
+    try:
+        with os.scandir(folder) as entries:
+            regular = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+        if not regular:
+            return True
+        if not all(regular.values()) or not regular.keys() <= {*_NAMES, MANIFEST}:
+            return False
+        # Looked for and not parsed: a manifest that was cut short is still ours.
+        return f'"{FORMAT}"'.encode() in _read_regular(folder / MANIFEST, limit=_MANIFEST_LIMIT)
+    except (OSError, CheckpointError):
+        return False
+
+
 def read_head(path: Path) -> bytes:
     """The first bytes of a regular file, enough for `refuse_pickle`."""
     return _read_regular(path, limit=64)

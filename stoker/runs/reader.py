@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.errors import StokerError
 from stoker.runs.folder import METRICS_NAME, STATUS_NAME, RunFolder, is_run
+from stoker.runs.lock import is_locked
 from stoker.runs.process import is_alive
 from stoker.runs.strict_json import loads
+
+# A trainer rewrites its status every few seconds; one this old, far away, has been preempted.
+_TRUST_S = 300.0
 
 
 class RunSummary(NamedTuple):
@@ -19,7 +24,8 @@ class RunSummary(NamedTuple):
     name: str
     path: Path
     state: str
-    """As the trainer wrote it, or `died` (it says running, its process is gone), or `unknown`."""
+    """`running` while the run is locked, else as the trainer wrote it, or `died` (it says running,
+    its process is gone), or `unknown`."""
     env: str | None
     env_steps: int | None
     sps: float | None
@@ -49,7 +55,7 @@ def summarise(path: Path) -> RunSummary:
     return RunSummary(
         name=folder.name,
         path=path,
-        state=_state(status, updated),
+        state=_state(path, status, updated),
         env=_text(_readable(folder.read_config), "env"),
         env_steps=None if env_steps is None else int(env_steps),
         sps=_number(status, "sps"),
@@ -92,14 +98,23 @@ def _readable(read: Any) -> dict[str, Any]:
     return content
 
 
-def _state(status: Mapping[str, Any], updated: float | None) -> str:
+def _state(path: Path, status: Mapping[str, Any], updated: float | None) -> str:
+    locked = is_locked(path)
+    if locked:
+        return "running"
     state = _text(status, "state") or "unknown"
-    # Another machine's processes cannot be seen from here: its word stands.
-    elsewhere = status.get("host") not in (None, socket.gethostname())
-    if state != "running" or elsewhere:
+    if state != "running":
         return state
+    return "running" if locked is None and _seems_alive(status, updated) else "died"
+
+
+def _seems_alive(status: Mapping[str, Any], updated: float | None) -> bool:
+    """Whether the trainer is there, by its own word: what is left where no lock tells."""
+    if status.get("host") not in (None, socket.gethostname()):
+        # Another machine's processes cannot be seen from here: its word stands while it is fresh.
+        return updated is not None and time.time() - updated < _TRUST_S
     pid = _number(status, "pid")
-    return "died" if pid is not None and not is_alive(int(pid), at=updated) else state
+    return pid is None or is_alive(int(pid), at=updated)
 
 
 def _modified(path: Path) -> float | None:

@@ -118,6 +118,9 @@ class _LineFile:
             self._file = None
 
     def _opened(self) -> io.FileIO:
+        # A deleted file takes lines as if nothing were amiss, and they are lost.
+        if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
+            self.close()
         if self._file is None:
             # Unbuffered: a line is with the system, and with its readers, once it is written.
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
@@ -203,6 +206,9 @@ class _Events:
                     stacklevel=5,
                 )
                 return None
+            # The writer would make the folder; a run that was deleted stays so.
+            if not self.path.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
             # The queue is long so that a slow disk does not hold up training.
             self._writer = SummaryWriter(
                 str(self.path), purge_step=self._purge_step, max_queue=10_000, flush_secs=10

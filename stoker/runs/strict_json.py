@@ -15,8 +15,9 @@ from stoker.runs.temporary import sync_folder, temporary_sibling
 def dumps(obj: Any, *, sort_keys: bool = False) -> str:
     """`obj` as one line of strict JSON.
 
-    NaN and infinities become null, NumPy and torch scalars become numbers. TypeError for a name
-    that is not a string, and for anything JSON has no word for.
+    NaN and infinities become null, so a caller that must get an infinity back (the bound of an
+    unbounded space) writes it as a string. NumPy and torch scalars become numbers. TypeError for a
+    name that is not a string, and for anything JSON has no word for.
     """
     return json.dumps(_plain(obj), allow_nan=False, sort_keys=sort_keys, separators=(",", ":"))
 

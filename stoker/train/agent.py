@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from stoker.config.load import from_flat, resolve
+from stoker.config.load import from_flat
+from stoker.config.numbers import parse_count
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
 from stoker.errors import CheckpointError, ConfigError
@@ -20,11 +23,11 @@ from stoker.pools.spaces import ActionCodec
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder, is_run
-from stoker.train import devices
-from stoker.train.build import EnvSource, Parts, build, make_policy
+from stoker.train import devices, spec_json
+from stoker.train.build import EnvSource, Parts, build, make_policy, room_of
 from stoker.train.session import Counters, Progress, Session
-from stoker.train.start import Audience, Outcome, conduct, open_folder
-from stoker.types import ActionSpec, EnvSpec, LeafSpec
+from stoker.train.start import Audience, Outcome, check_spaces, conduct, open_folder
+from stoker.types import EnvSpec
 
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 
@@ -57,22 +60,23 @@ class PPO:
         if policy not in _POLICIES:
             raise ConfigError(f"policy is {policy!r}; it must be one of {', '.join(_POLICIES)}.")
         settings |= {"device": device, **_from_policy_kwargs(policy_kwargs or {})}
-        source, name = _source(env, settings.pop("env_kwargs", {}))
-        config = resolve(
-            {**settings, "env": name},
-            preset=preset,
-            on_gpu=devices.find_device(device).type == "cuda",
-        )
+        source, name = _source(env, settings.get("env_kwargs", {}))
+        config = devices.resolve_here({**settings, "env": name}, preset=preset)
         self._set_up(build(config, source), verbose)
 
     def _set_up(self, parts: Parts, verbose: int) -> None:
         self._parts: Parts | None = parts
         self._verbose = verbose
-        self.config, self.spec, self.device = parts.config, parts.pool.spec, parts.device
+        self._config, self.spec, self.device = parts.config, parts.pool.spec, parts.device
         self.policy = parts.policy
         self.outcome: Outcome | None = None
         self._counters = Counters()
         self._folder: RunFolder | None = None
+
+    @property
+    def config(self) -> Config:
+        """Every setting, resolved."""
+        return self._parts.config if self._parts is not None else self._config
 
     @property
     def num_timesteps(self) -> int:
@@ -93,18 +97,23 @@ class PPO:
         run folder begin anew, or go on too if `reset_num_timesteps` is False.
         """
         parts = self._training_parts()
+        config = parts.config
         if reset_num_timesteps:
             self._counters, self._folder = Counters(), None
-        timesteps = self.num_timesteps + int(total_timesteps)
-        run = dataclasses.replace(self.config.run, timesteps=timesteps)
-        parts.config = dataclasses.replace(self.config, run=run)
+        more = parse_count(total_timesteps)
+        if more < 1:
+            raise ConfigError(f"total_timesteps is {more}; it must be 1 or more.")
+        run = dataclasses.replace(config.run, timesteps=self.num_timesteps + more)
+        parts.config = dataclasses.replace(config, run=run)
         if run.run_name and self._folder is None:
             self._folder = open_folder(parts)
-        self.config = parts.config
         session = Session(parts, self._folder, self._counters)
         audience = _Listener(callback, self._verbose or int(progress_bar))
-        self.outcome = conduct(session, audience, close=False)
+        with self._folder.lock() if self._folder else nullcontext():
+            self.outcome = conduct(session, audience, own_process=False)
         self._counters = session.counters
+        if self.outcome.signal is not None:
+            raise KeyboardInterrupt  # the steps are kept; what comes after learn() is not wanted
         return self
 
     def predict(
@@ -119,6 +128,8 @@ class PPO:
 
         `state` is given back as it came, for the sake of recurrent policies' callers.
         """
+        if self.spec.has_mask and action_mask is None:
+            raise ConfigError("This environment masks actions; give predict its action_mask.")
         obs, single = _batched(observation, self.spec)
         on_device = {leaf: torch.from_numpy(x).to(self.device) for leaf, x in obs.items()}
         mask = None
@@ -136,7 +147,10 @@ class PPO:
     def save(self, path: str | Path) -> None:
         """Write everything to the folder `path`, in the format of a run's checkpoints."""
         if self._parts is None:
-            raise CheckpointError("This model was loaded for prediction alone; copy its folder.")
+            raise CheckpointError(
+                "This model has no environment (it was closed, or loaded without one), so there is "
+                "no whole state to save. Save it before closing it."
+            )
         session = Session(self._parts, None, self._counters)
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +167,7 @@ class PPO:
         where = Path(path)
         saved = (
             checkpoints.load_newest(RunFolder(where).checkpoints)[1]
-            if is_run(where) and (where / "checkpoints").is_dir()
+            if is_run(where)
             else checkpoints.load(where)
         )
         return cls.from_checkpoint(saved, env, device, verbose)
@@ -163,42 +177,43 @@ class PPO:
         cls, saved: Checkpoint, env: EnvLike | None = None, device: str = "auto", verbose: int = 0
     ) -> PPO:
         """A model from a checkpoint that was read already; see `load`."""
-        config = from_flat({**saved.config, "device": device})
+        config = from_flat({**saved.config, "device": device, "run_name": ""})
         model = cls.__new__(cls)
-        if env is not None:
-            source, _ = _source(env, config.env.env_kwargs)
-            parts = build(config, source)
-            parts.restore(saved.tensors)
-            model._set_up(parts, verbose)
+        if env is None:
+            model._set_up_for_prediction(config, spec_json.decode(saved.state["spec"]), verbose)
+            model.policy.load_state_dict(room_of(saved.tensors, "policy"))
         else:
-            model._set_up_for_prediction(config, _spec_from(saved.state["spec"]), verbose)
-            own = {k[7:]: v for k, v in saved.tensors.items() if k.startswith("policy/")}
-            model.policy.load_state_dict(own)
+            parts = build(config, _source(env, config.env.env_kwargs)[0])
+            try:
+                check_spaces(saved, parts)
+                parts.restore(saved.tensors, with_envs=parts.pool.n_envs == config.env.n_envs)
+            except BaseException:
+                parts.close()
+                raise
+            model._set_up(parts, verbose)
         model._counters = Counters(**saved.state["counters"])
         return model
 
     def _set_up_for_prediction(self, config: Config, spec: EnvSpec, verbose: int) -> None:
         self._parts, self._verbose, self.outcome, self._folder = None, verbose, None, None
-        self.config, self.spec = config, spec
+        self._config, self.spec = config, spec
         self.device = devices.find_device(config.compute.device)
         self.policy = make_policy(spec, config, self.device)
 
     def _training_parts(self) -> Parts:
         if self._parts is None:
             raise ConfigError(
-                "This model was loaded without an environment, so it can only predict. Load it "
-                "with PPO.load(path, env=...) to train it."
+                "This model has no environment (it was closed, or loaded without one), so it can "
+                "only predict. Load it with PPO.load(path, env=...) to train it."
             )
         return self._parts
 
-    def env_factory(self) -> EnvFactory:
-        """How the environment of the config is made, by its name."""
-        return EnvFactory(self.config.env.env, self.config.env.env_kwargs)
-
     def close(self) -> None:
-        """End the environments."""
+        """End the environments; the model can still predict."""
         if self._parts is not None:
+            self._config = self._parts.config
             self._parts.close()
+            self._parts = None
 
     def __enter__(self) -> PPO:
         return self
@@ -222,15 +237,21 @@ class _Listener(Audience):
 
 
 def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str]:
+    """The environment, and a name that says how to make it, in angle brackets if none does."""
     if isinstance(env, (gymnasium.Env, VectorEnv)):
-        return env, env.spec.id if env.spec is not None else type(env).__name__
-    if not isinstance(env, str) and not callable(env):
+        return env, f"<{type(env).__name__}>"
+    if isinstance(env, str):
+        return EnvFactory(env, kwargs), env
+    if not callable(env):
         raise ConfigError(
             f"env is {env!r}; give a Gymnasium id, 'module:attr', a function that makes an "
             "environment, an environment, or a gymnasium VectorEnv."
         )
     factory = EnvFactory(env, kwargs)
-    return factory, factory.name
+    module, name = getattr(env, "__module__", ""), factory.name
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is env:
+        return factory, f"{module}:{name}"
+    return factory, f"<{name}>"
 
 
 def _from_policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,6 +270,8 @@ def _batched(observation: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bo
     """Host observations [n, ...] by leaf, and whether there was just one."""
     obs, single = {}, False
     for leaf, kind in spec.observation.items():
+        if isinstance(observation, Mapping) and leaf not in observation:
+            raise ConfigError(f"The observation has no leaf {leaf!r}; the model was trained on it.")
         value = np.asarray(observation[leaf] if isinstance(observation, Mapping) else observation)
         if value.shape == kind.shape:
             value, single = value[None], True
@@ -259,14 +282,3 @@ def _batched(observation: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bo
             )
         obs[leaf] = np.ascontiguousarray((value - kind.start).astype(kind.dtype))
     return obs, single
-
-
-def _spec_from(saved: Mapping[str, Any]) -> EnvSpec:
-    """An `EnvSpec` from its JSON."""
-
-    def tupled(fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: tuple(x) if isinstance(x, list) else x for key, x in fields.items()}
-
-    leaves = {name: LeafSpec(**tupled(leaf)) for name, leaf in saved["observation"].items()}
-    action = ActionSpec(**tupled(saved["action"]))
-    return EnvSpec(**(tupled(saved) | {"observation": leaves, "action": action}))

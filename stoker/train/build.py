@@ -27,9 +27,10 @@ from stoker.learn.learner import Learner
 from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.base import BasePool
-from stoker.pools.choose import choose, probe
+from stoker.pools.choose import Probe, choose, probe
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
+from stoker.pools.spaces import describe_env
 from stoker.pools.vector import VectorPool
 from stoker.storage.rollout import RolloutStorage
 from stoker.train import devices
@@ -38,6 +39,7 @@ from stoker.types import EnvSpec, Loss, LossFunction, Minibatch, Prepare, Prepar
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
+_VECTOR_ONLY = ("num_envs", "vectorization_mode", "vector_kwargs", "max_episode_steps")
 _HOW = {"eager": "eagerly", "compile": "compiled"}
 
 
@@ -66,30 +68,35 @@ class Parts:
 
     def tensors(self) -> dict[str, Tensor]:
         """All state but the counters, by name: what a checkpoint holds."""
-        host = {k: torch.as_tensor(v) for k, v in self.collector.state().items()}
         groups: dict[str, Mapping[str, Tensor]] = {
             "policy": self.policy.state_dict(),
             "learner": self.learner.state(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
-            "collector": host,
-            "rng": {"policy": self.policy.generator.get_state()},
         }
-        return {f"{room}/{k}": v for room, part in groups.items() for k, v in part.items()}
+        named = {f"{room}/{k}": v for room, part in groups.items() for k, v in part.items()}
+        return named | self.collected_state()
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from where `tensors()` was taken."""
+    def collected_state(self) -> dict[str, Tensor]:
+        """The part of the state that collecting changes."""
+        collector = self.collector.state()
+        named = {f"collector/{name}": torch.as_tensor(value) for name, value in collector.items()}
+        return named | {"rng/policy": self.policy.generator.get_state()}
 
-        def of(room: str) -> dict[str, Tensor]:
-            prefix = room + "/"
-            return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-
+    def restore(self, tensors: Mapping[str, Tensor], with_envs: bool = True) -> None:
+        """Go on from where `tensors()` was taken; without the environments, with fresh ones."""
         try:
-            self.policy.load_state_dict(of("policy"))
-            self.learner.restore(of("learner"))
+            self.policy.load_state_dict(room_of(tensors, "policy"))
+            self.learner.restore(room_of(tensors, "learner"))
+            self.policy.generator.set_state(tensors["rng/policy"].cpu())
             if self.scaler:
-                self.scaler.load_state_dict(of("scaler"))
-            self.policy.generator.set_state(of("rng")["policy"].cpu())
-            self.collector.restore({k: v.numpy() for k, v in of("collector").items()})
+                scaler = room_of(tensors, "scaler")
+                carried = scaler["carried"] if with_envs else self.scaler.carried
+                self.scaler.load_state_dict(scaler | {"carried": carried})
+            if with_envs:
+                collected = room_of(tensors, "collector")
+                restarted = self.collector.restore({k: v.numpy() for k, v in collected.items()})
+                if self.scaler:
+                    self.scaler.carried[torch.from_numpy(restarted)] = 0.0
         except (IndexError, KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"The checkpoint does not fit this configuration: {error}. Resume with the "
@@ -100,14 +107,30 @@ class Parts:
         self.pool.close()
 
 
+def room_of(tensors: Mapping[str, Tensor], room: str) -> dict[str, Tensor]:
+    """The tensors of one room of a checkpoint, by their names there."""
+    prefix = room + "/"
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def factory_of(config: Config) -> EnvFactory:
+    """How to make the environment that a config names."""
+    if config.env.env.startswith("<"):
+        raise ConfigError(
+            f"This run's environment was given in Python as {config.env.env}, so its name does not "
+            "say how to make it. Go on in Python, with PPO.load(path, env=...)."
+        )
+    return EnvFactory(config.env.env, config.env.env_kwargs)
+
+
 def build(config: Config, env: EnvSource | None = None) -> Parts:
     """Parts for `config`, whose environment may be given as an object instead of a name."""
     device = devices.find_device(config.compute.device)
     devices.set_up(device, config.compute.precision, config.compute.torch_threads)
-    source = env if env is not None else EnvFactory(config.env.env, config.env.env_kwargs)
-    pool, config, decisions = _make_pool(config, source)
+    source = env if env is not None else factory_of(config)
+    pool, config, decisions = _make_pool(config, source, device)
     try:
-        return _assemble(config, device, pool, decisions, _own_copies(source))
+        return _assemble(config, device, pool, decisions, _own_copies(source, pool.spec))
     except BaseException:
         pool.close()
         raise
@@ -122,7 +145,6 @@ def _assemble(
 ) -> Parts:
     spec, clock, seed = pool.spec, PhaseClock(), config.run.seed
     policy = make_policy(spec, config, device)
-    _check_memory(config, spec, policy, device)
     scaler = None
     if config.ppo.normalize_reward:
         scaler = ReturnScaler(pool.n_envs, config.ppo.gamma).to(device)
@@ -173,26 +195,35 @@ def _loss_of(policy: ActorCritic, config: Config) -> LossFunction:
     return loss
 
 
-def _make_pool(config: Config, source: EnvSource) -> tuple[BasePool, Config, list[Decision]]:
+def _make_pool(
+    config: Config, source: EnvSource, device: torch.device
+) -> tuple[BasePool, Config, list[Decision]]:
     """The pool, the config with the number of environments there really are, and why."""
     if isinstance(source, VectorEnv):
         adapted = VectorPool(source, config.env.env)
         why = f"a vector environment was given, {source.num_envs} wide"
-        return adapted, _with_n_envs(config, adapted.n_envs), [Decision("pool", "vector", why)]
+        config = _with_n_envs(config, adapted.n_envs)
+        _check_fit(config, adapted.spec, device)
+        return adapted, config, [Decision("pool", "vector", why)]
     if isinstance(source, gymnasium.Env):
         given = source
         found = probe(config.env.env, given)
         why = "an environment object was given, and there is one of it"
-        return (
-            InlinePool(lambda: given, found.spec, 1),
-            _with_n_envs(config, 1),
-            [Decision("pool", "inline", why)],
-        )
+        config = _with_n_envs(config, 1)
+        _check_fit(config, found.spec, device)
+        return InlinePool(lambda: given, found.spec, 1), config, [Decision("pool", "inline", why)]
     trial = source()
     try:
         found = probe(source.name, trial)
     finally:
         trial.close()
+    _check_fit(config, found.spec, device)
+    return _pool_of_many(config, source, found)
+
+
+def _pool_of_many(
+    config: Config, source: EnvFactory, found: Probe
+) -> tuple[BasePool, Config, list[Decision]]:
     n_envs, cores = config.env.n_envs, devices.usable_cores()
     choice = choose(found.step_wall_s, n_envs, cores, config.env.n_workers)
     kind = choice.pool if config.env.pool == "auto" else config.env.pool
@@ -210,31 +241,48 @@ def _make_pool(config: Config, source: EnvSource) -> tuple[BasePool, Config, lis
 
 def _with_n_envs(config: Config, n_envs: int) -> Config:
     """`config` for the environments that were handed over, with a minibatch that divides."""
-    env = dataclasses.replace(config.env, n_envs=n_envs)
+    if n_envs == config.env.n_envs:
+        return config
     total = n_envs * config.ppo.n_steps
-    size = config.minibatch if total % config.minibatch == 0 else 0
-    if not size:
-        size = largest_divisor(total, config.minibatch)
-        warnings.warn(
-            f"The environment given counts as {n_envs}, so a rollout has {n_envs} x "
-            f"{config.ppo.n_steps} = {total} rows and batch_size is {size}, not "
-            f"{config.minibatch}. Give a function that makes environments to have more of them.",
-            stacklevel=2,
-        )
+    size = largest_divisor(total, config.minibatch)
+    warnings.warn(
+        f"The environment given counts as {n_envs}, not {config.env.n_envs}, so a rollout has "
+        f"{n_envs} x {config.ppo.n_steps} = {total} rows, in minibatches of {size}. Give a class "
+        "or a function that makes environments to have as many as you like.",
+        stacklevel=2,
+    )
+    env = dataclasses.replace(config.env, n_envs=n_envs)
     return dataclasses.replace(
         config, env=env, ppo=dataclasses.replace(config.ppo, batch_size=size)
     )
 
 
-def _own_copies(source: EnvSource) -> EnvFactory | None:
-    """How to make environments for evaluation alone; None if only the given object exists."""
+def _own_copies(source: EnvSource, spec: EnvSpec) -> EnvFactory | None:
+    """How to make environments for evaluation alone; None if the one given cannot be made again."""
     if isinstance(source, EnvFactory):
         return source
-    return EnvFactory(gymnasium.make, {"id": source.spec}) if source.spec is not None else None
+    try:
+        made_by = source.spec  # which looks through wrappers, and may refuse to
+        if made_by is None:
+            return None
+        known = {k: v for k, v in made_by.kwargs.items() if k not in _VECTOR_ONLY}
+        factory = EnvFactory(gymnasium.make, {"id": dataclasses.replace(made_by, kwargs=known)})
+        copy = factory()
+        try:
+            _, info = copy.reset(seed=0)
+            same = describe_env(spec.name, copy, info)
+        finally:
+            copy.close()
+    except Exception:
+        return None
+    return factory if (same.observation, same.action) == (spec.observation, spec.action) else None
 
 
-def _check_memory(config: Config, spec: EnvSpec, policy: ActorCritic, device: torch.device) -> None:
-    """Refuse what cannot fit; warn of what only just does, or starves the environments."""
+def _check_fit(config: Config, spec: EnvSpec, device: torch.device) -> None:
+    """Before anything is made: refuse what cannot fit, warn of what only just does."""
+    with torch.device("meta"):  # sizes without memory
+        settings = dataclasses.replace(config.network, ortho_init=False)
+        policy = ActorCritic(spec, settings, config.ppo.normalize_obs)
     weights = 4 * sum(parameter.numel() for parameter in policy.parameters())
     activations = 16 * config.minibatch * sum(config.network.network_arch)
     rollout = RolloutStorage.size(spec, config.ppo.n_steps, config.env.n_envs)
@@ -247,21 +295,18 @@ def _check_memory(config: Config, spec: EnvSpec, policy: ActorCritic, device: to
         f"{activations / 2**30:.1f}), and {free / 2**30:.1f} GiB are free"
     )
     if needed > free:
-        raise ConfigError(f"This run {need}. Use fewer envs or steps, or --preset {fits}.")
+        raise ConfigError(f"This run {need}. Use smaller sizes, or --preset {fits}.")
     if needed > 0.8 * free:
         warnings.warn(f"This run {need}; --preset {fits} would fit well.", stacklevel=2)
-    demanding = [
-        (name, row.cores)
-        for name, row in PRESETS.items()
-        if (row.n_envs, row.n_steps) == (config.env.n_envs, config.ppo.n_steps)
-        and row.cores > cores
-    ]
-    for name, wanted in demanding:
-        warnings.warn(
-            f"The preset {name} is made for {wanted} cores and this machine has {cores}: its "
-            f"{config.env.n_envs} environments will wait for each other. --preset {fits} fits.",
-            stacklevel=2,
-        )
+    for name, row in PRESETS.items():
+        sizes = (row.n_envs, row.n_steps)
+        if sizes == (config.env.n_envs, config.ppo.n_steps) and row.cores > cores:
+            warnings.warn(
+                f"{row.n_envs} x {row.n_steps} steps (the preset {name}) is made for {row.cores} "
+                f"cores and this machine has {cores}: environments will wait for each other. "
+                f"--preset {fits} fits.",
+                stacklevel=2,
+            )
 
 
 def _describe_choices(

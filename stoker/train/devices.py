@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 
+from stoker.config.load import resolve
+from stoker.config.schema import Config
 from stoker.errors import ConfigError
 
 
@@ -20,6 +25,13 @@ def find_device(wanted: str) -> torch.device:
             "--device cpu or auto; `nvidia-smi` shows whether the driver sees one."
         )
     return torch.device("cuda" if wanted != "cpu" and available else "cpu")
+
+
+def resolve_here(
+    settings: Mapping[str, Any], *, preset: str | None = None, file: Path | None = None
+) -> Config:
+    """A checked config, with the defaults of the device that this machine has."""
+    return resolve(settings, preset=preset, file=file, on_gpu=torch.cuda.is_available())
 
 
 def set_up(device: torch.device, precision: str, threads: int) -> None:

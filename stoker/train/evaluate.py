@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
@@ -10,12 +11,11 @@ import torch
 
 from stoker.envs.registry import EnvFactory
 from stoker.pools.inline import InlinePool
-from stoker.types import EnvSpec, Policy
+from stoker.types import EnvSpec, HostObs, Policy
 
 _SEEDS_APART = 1_000_003
-"""Added to a run's seed, so that no evaluation episode is one that was trained on."""
+"""Added to a run's seed, so that evaluation episodes are not those that were trained on."""
 _MOST_ENVS = 10
-_MOST_STEPS = 100_000
 
 
 class EvalReport(NamedTuple):
@@ -23,7 +23,7 @@ class EvalReport(NamedTuple):
 
     returns: list[float]
     lengths: list[int]
-    unfinished: int
+    unfinished: int  # episodes that were too long, or not played because of one
 
     @property
     def mean_reward(self) -> float:
@@ -51,10 +51,13 @@ def evaluate(
     *,
     episodes: int,
     seed: int,
+    max_steps: int,
     deterministic: bool = True,
+    wanted: Callable[[], bool] = lambda: True,
 ) -> EvalReport:
-    """Run `episodes` episodes. Each environment plays a fixed number of them: taking whichever end
-    first would favour short ones. An episode longer than 100,000 steps counts as unfinished."""
+    """Run `episodes` episodes, or until `wanted` says no. Each environment plays a fixed number of
+    them: taking whichever end first would favour short ones. An environment whose episode goes past
+    `max_steps` plays no more."""
     n_envs = min(episodes, _MOST_ENVS)
     quota = np.array([len(part) for part in np.array_split(np.arange(episodes), n_envs)])
     returns: list[list[float]] = [[] for _ in range(n_envs)]
@@ -64,15 +67,9 @@ def evaluate(
         batch = pool.reset(seed + _SEEDS_APART)
         playing = np.arange(n_envs)
         obs, mask = batch.obs, batch.action_mask
-        while playing.size and length.max() < _MOST_STEPS:
-            on_device = {leaf: torch.from_numpy(x).to(device) for leaf, x in obs.items()}
-            allowed = None if mask is None else torch.from_numpy(mask).to(device)
-            action = (
-                policy.act_greedily(on_device, allowed)
-                if deterministic
-                else policy.act(on_device, allowed, policy.draw_noise(len(playing))).action
-            )
-            pool.send(action.cpu().numpy(), playing)
+        while playing.size and wanted():
+            action = _act(policy, obs, mask, device, deterministic)
+            pool.send(action, playing)
             batch = pool.recv(len(playing))
             total[playing] += batch.reward
             length[playing] += 1
@@ -81,8 +78,24 @@ def evaluate(
                 lengths[env_id].append(int(length[env_id]))
                 total[env_id] = length[env_id] = 0
             still = np.array([len(returns[i]) < quota[i] for i in playing], bool)
+            still &= length[playing] < max_steps
             playing = playing[still]
             obs = {leaf: value[still] for leaf, value in batch.obs.items()}
             mask = None if batch.action_mask is None else batch.action_mask[still]
     done = sum(map(len, returns))
     return EvalReport(list(chain(*returns)), list(chain(*lengths)), episodes - done)
+
+
+def _act(
+    policy: Policy,
+    obs: HostObs,
+    mask: np.ndarray | None,
+    device: torch.device,
+    deterministic: bool,
+) -> np.ndarray:
+    on_device = {leaf: torch.from_numpy(value).to(device) for leaf, value in obs.items()}
+    allowed = None if mask is None else torch.from_numpy(mask).to(device)
+    if deterministic:
+        return policy.act_greedily(on_device, allowed).cpu().numpy()
+    rows = len(next(iter(obs.values())))
+    return policy.act(on_device, allowed, policy.draw_noise(rows)).action.cpu().numpy()

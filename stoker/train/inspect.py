@@ -9,6 +9,7 @@ from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
 from stoker.train.agent import PPO
+from stoker.train.build import factory_of
 from stoker.train.evaluate import EvalReport, evaluate
 
 
@@ -27,11 +28,13 @@ def evaluate_run(
     model = PPO.from_checkpoint(saved, device=device)
     report = evaluate(
         model.policy,
-        model.env_factory(),
+        factory_of(model.config),
         model.spec,
         model.device,
         episodes=episodes,
-        seed=model.config.run.seed if seed is None else seed,
+        # Not the seeds of training's own evaluations: the best was chosen by those.
+        seed=model.config.run.seed + 1 if seed is None else seed,
+        max_steps=model.config.run.eval_max_steps,
         deterministic=deterministic,
     )
     return name, report

@@ -16,6 +16,7 @@ def run(session: Session, watch: Watch, stop: StopRequest) -> str:
     parts, clock = session.parts, session.parts.clock
     wanted = True
     while session.unfinished and wanted and not stop.requested:
+        session.mark()
         parts.learner.anneal(session.remaining)
         rollout = parts.collector.collect(version=session.counters.iteration)
         with clock.phase("update"):
@@ -26,7 +27,7 @@ def run(session: Session, watch: Watch, stop: StopRequest) -> str:
             wanted = watch(session.log(report)) is not False
         if session.eval_due:
             with clock.phase("eval"):
-                session.evaluate()
+                session.evaluate(stop)
         if session.save_due:
             with clock.phase("save"):
                 session.save()

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from stoker.config.schema import Config
-from stoker.errors import CheckpointError, TrainingError
+from stoker.errors import CheckpointError, StokerError, TrainingError
 from stoker.learn.learner import LearnReport
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
 from stoker.runs.recorder import Recorder
+from stoker.train import spec_json
 from stoker.train.build import Parts
 from stoker.train.evaluate import EvalReport, evaluate
+from stoker.train.signals import StopRequest
 
 _COLLECTING = ("inference", "env", "store")
 _LEARNING = ("update",)
@@ -67,6 +70,9 @@ class Session:
         self.metrics: dict[str, float] = {}
         self.last_eval: EvalReport | None = None
         self.trouble: str | None = None
+        self._best_unsaved = False
+        self._best_before: tuple[float | None, int | None] = (None, None)
+        self._boundary: dict[str, Tensor] = {}
         self._recorder: Recorder | None = None
         self._go_on_from(counters or Counters())
         self._pending = torch.zeros((), device=parts.device)  # skipped updates not yet counted
@@ -75,13 +81,19 @@ class Session:
     def _go_on_from(self, counters: Counters) -> None:
         self.counters = counters
         self._lap_steps = self._steps_before = counters.env_steps
-        self._wall_before, self._started = counters.wall_s, time.perf_counter()
+        self._wall_before = counters.wall_s
+        self.start_clocks()
         if self.folder is not None:
             if self._recorder is not None:
                 self._recorder.close()
             self._recorder = Recorder(self.folder, wall_s_before=counters.wall_s)
             if counters.env_steps:
                 self._recorder.truncate_after(counters.env_steps)
+
+    def start_clocks(self) -> None:
+        """Time from now on: what went before was building."""
+        self._started = time.perf_counter()
+        self.parts.clock.restart()
 
     @property
     def config(self) -> Config:
@@ -101,10 +113,11 @@ class Session:
         return self._wall_before + time.perf_counter() - self._started
 
     @property
-    def sps(self) -> float:
-        """Environment steps a second, since this session began."""
-        seconds = max(time.perf_counter() - self._started, 1e-9)
-        return (self.counters.env_steps - self._steps_before) / seconds
+    def sps(self) -> float | None:
+        """Environment steps a second of this session, evaluations left out; None before a step."""
+        steps = self.counters.env_steps - self._steps_before
+        clock = self.parts.clock
+        return steps / max(clock.elapsed() - clock.total["eval"], 1e-9) if steps else None
 
     @property
     def log_due(self) -> bool:
@@ -119,7 +132,12 @@ class Session:
     @property
     def save_due(self) -> bool:
         every = self.config.run.checkpoint_every or max(1, self.config.run.timesteps // 10)
-        return self.counters.env_steps - self.counters.saved_at >= every
+        return self._best_unsaved or self.counters.env_steps - self.counters.saved_at >= every
+
+    def mark(self) -> None:
+        """Remember where the environments and the noise stand, should collecting fail."""
+        if self.folder is not None:
+            self._boundary = {k: v.clone() for k, v in self.parts.collected_state().items()}
 
     def advance(self, report: LearnReport) -> None:
         """Count an iteration."""
@@ -134,11 +152,11 @@ class Session:
         with self.parts.clock.phase("update"):  # which has only been launched, on a GPU
             *values, skipped = stacked.tolist()  # sync: the one fetch of a log interval
         wall, shares = self.parts.clock.lap()
-        counters = self.counters
+        steps = self.counters.env_steps - self._lap_steps
+        self._lap_steps = self.counters.env_steps
         self._count_skipped(int(skipped))
-        steps = counters.env_steps - self._lap_steps
-        self._lap_steps = counters.env_steps
-        self.metrics = {
+        counters = self.counters
+        fresh = {
             **self.parts.collector.metrics(),
             **dict(zip(names, values, strict=True)),
             "train/skipped_updates": counters.skipped_updates,
@@ -147,13 +165,13 @@ class Session:
             **{f"phase/{name}": share for name, share in shares.items()},
         }
         with self.parts.clock.phase("log"):
-            self.record(self.metrics)
+            self.record(fresh)
             self.write_status("running", at_most_every=_STATUS_EVERY_S)
         return Progress(
             counters.iteration,
             self.config.n_iterations,
             counters.env_steps,
-            self.config.run.timesteps,
+            self.config.n_iterations * self.config.total_batch,
             self.wall_s,
             steps / wall,
             shares,
@@ -171,8 +189,8 @@ class Session:
         """Return to the last good checkpoint with other noise; the second time, give up."""
         bad = self.counters.bad_in_a_row
         found = (
-            f"{bad} updates in a row had a loss or gradient that is not finite (limit: "
-            f"max_bad_updates {self.config.ppo.max_bad_updates})."
+            f"{bad} updates, with no good iteration in between, had a loss or gradient that is not "
+            f"finite (limit: max_bad_updates {self.config.ppo.max_bad_updates})."
         )
         advice = "Lower the learning rate, or look for huge rewards or observations."
         if self.counters.rollbacks or not self.folder or not self.counters.saved_at:
@@ -184,62 +202,94 @@ class Session:
         for generator in (self.parts.policy.generator, self.parts.learner.generator):
             generator.manual_seed(generator.initial_seed() + 1_000_003)
 
-    def evaluate(self) -> None:
-        """Measure the policy on environments of its own, if there is a way to make them."""
-        factory, run = self.parts.eval_factory, self.config.run
-        if factory is None or not run.eval_episodes:
+    @property
+    def evaluates(self) -> bool:
+        """Whether there is a way to make environments for evaluation, and a wish to."""
+        return self.parts.eval_factory is not None and self.config.run.eval_episodes > 0
+
+    def evaluate(self, stop: StopRequest) -> None:
+        """Measure the policy on environments of its own, unless that was done at this step."""
+        factory, run, counters = self.parts.eval_factory, self.config.run, self.counters
+        if factory is None or not run.eval_episodes or counters.evaluated_at == counters.env_steps:
             return
-        report = evaluate(
-            self.parts.policy,
-            factory,
-            self.parts.pool.spec,
-            self.parts.device,
-            episodes=run.eval_episodes,
-            seed=run.seed,
-        )
-        self.last_eval = report
-        self.counters.evaluated_at = self.counters.env_steps
-        self.metrics |= report.metrics()
-        self.record(report.metrics())
+        try:
+            report = evaluate(
+                self.parts.policy,
+                factory,
+                self.parts.pool.spec,
+                self.parts.device,
+                episodes=run.eval_episodes,
+                seed=run.seed,
+                max_steps=run.eval_max_steps,
+                wanted=lambda: not stop.requested,
+            )
+        except StokerError as error:
+            warnings.warn(f"The evaluation failed; training is not affected. {error}", stacklevel=2)
+            return
+        counters.evaluated_at = counters.env_steps
+        if not stop.requested:
+            self.last_eval = report
+            self.record(report.metrics())
+            if run.eval_every:
+                self._note_best()
 
     def record(self, metrics: dict[str, float]) -> None:
+        """Write metrics down, and remember the last value of each."""
+        self.metrics |= metrics
         if self._recorder is not None:
             self._recorder.record(self.counters.env_steps, metrics)
 
     def save(self) -> None:
         """Write a checkpoint; a disk that is full is said in the status, and training goes on."""
         counters = self.counters
-        if self.folder is None or counters.saved_at == counters.env_steps:
+        if self.folder is None or (
+            counters.saved_at == counters.env_steps and not self._best_unsaved
+        ):
             return
-        before = dataclasses.replace(counters)
+        if not (self.evaluates and self.config.run.eval_every):
+            self._note_best()
+        self._best_unsaved = False
         counters.wall_s, counters.saved_at = self.wall_s, counters.env_steps
-        self._note_best()
+        self._write(self.checkpoint())
+
+    def save_boundary(self) -> None:
+        """After collecting failed: save the run as it was when this iteration began."""
+        if self.folder is not None and self._boundary and self.counters.env_steps:
+            self.counters.wall_s, self.counters.saved_at = self.wall_s, self.counters.env_steps
+            whole = self.checkpoint()
+            self._write(whole._replace(tensors=whole.tensors | self._boundary))
+
+    def _write(self, whole: Checkpoint) -> None:
+        assert self.folder is not None, "only a run with a folder is saved"
+        target = self.folder.checkpoints / checkpoints.step_name(self.counters.env_steps)
         best = None
-        if counters.best_step is not None:
-            best = self.folder.checkpoints / checkpoints.step_name(counters.best_step)
-        target = self.folder.checkpoints / checkpoints.step_name(counters.env_steps)
+        if self.counters.best_step is not None:
+            best = self.folder.checkpoints / checkpoints.step_name(self.counters.best_step)
         try:
-            checkpoints.save(target, self.checkpoint())
+            checkpoints.save(target, whole)
             checkpoints.prune(self.folder.checkpoints, self.config.run.keep_checkpoints, best)
             self.trouble = None
         except (CheckpointError, OSError) as error:
+            if self.counters.best_step == self.counters.env_steps:
+                self.counters.best_reward, self.counters.best_step = self._best_before
             self.trouble = f"Checkpoint {target.name} could not be written: {error}"
-            self.counters = before
-            self.counters.saved_at = counters.env_steps  # try again at the next interval
             warnings.warn(f"{self.trouble}. Training goes on.", stacklevel=2)
+        self.write_status("running")
 
     def _note_best(self) -> None:
         name = "eval/mean_reward" if self.config.run.eval_every else "rollout/ep_rew_mean"
         reward, best = self.metrics.get(name), self.counters.best_reward
         if reward is not None and (best is None or reward > best):
+            self._best_before = (best, self.counters.best_step)
             self.counters.best_reward, self.counters.best_step = reward, self.counters.env_steps
+            self._best_unsaved = True
 
     def checkpoint(self) -> Checkpoint:
         """Everything, as it is now."""
         state = {
             "counters": dataclasses.asdict(self.counters),
-            "env": self.parts.pool.spec.name,
-            "spec": dataclasses.asdict(self.parts.pool.spec),
+            "metrics": self.metrics,
+            "spec": spec_json.encode(self.parts.pool.spec),
         }
         return Checkpoint(self.parts.tensors(), state, self.config.flat())
 
@@ -247,6 +297,7 @@ class Session:
         """Go on from `saved`."""
         self.parts.restore(saved.tensors)
         self._go_on_from(Counters(**saved.state["counters"]))
+        self.metrics = {k: v for k, v in saved.state.get("metrics", {}).items() if v is not None}
 
     def write_status(self, state: str, at_most_every: float = 0.0) -> None:
         """Rewrite status.json: how the run stands, and the last value of every metric."""

@@ -9,16 +9,18 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-_WATCHED = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = b"\x1b[?25h"
 
 
 class StopRequest:
     """While active, the first signal asks the loop to stop, and the second leaves at once.
 
-    Signals can only be caught in the main thread; elsewhere this does nothing.
+    In a process of our own (`deadline_s` is given) leaving means ending the process, also when the
+    deadline passes. In somebody else's (None), SIGTERM is theirs and a second Ctrl-C is an ordinary
+    KeyboardInterrupt. Signals can only be caught in the main thread; elsewhere this does nothing.
     """
 
-    def __init__(self, deadline_s: float) -> None:
+    def __init__(self, deadline_s: float | None) -> None:
         self.signal: int | None = None
         self._deadline_s = deadline_s
         self._before: dict[int, Any] = {}
@@ -30,7 +32,8 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._heard) for number in _WATCHED}
+            ours = (signal.SIGINT, signal.SIGTERM) if self._deadline_s else (signal.SIGINT,)
+            self._before = {number: signal.signal(number, self._heard) for number in ours}
         return self
 
     def __exit__(
@@ -45,17 +48,17 @@ class StopRequest:
             self._timer.cancel()
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self._deadline_s is None:
+            if self.signal is not None:
+                raise KeyboardInterrupt
+            self.signal = number
+            return
         if self.signal is not None:
             _leave(number, "Asked twice: leaving at once. The last checkpoint stands.")
         self.signal = number
+        late = f"Not done within {self._deadline_s:g} s (stop_deadline): leaving. "
         self._timer = threading.Timer(
-            self._deadline_s,
-            _leave,
-            (
-                number,
-                f"The iteration did not end within {self._deadline_s:g} s (stop_deadline): "
-                "leaving. The last checkpoint stands.",
-            ),
+            self._deadline_s, _leave, (number, late + "The last checkpoint stands.")
         )
         self._timer.daemon = True
         self._timer.start()
@@ -64,6 +67,9 @@ class StopRequest:
 
 def _leave(number: int, message: str) -> None:
     _say(message)
+    for stream in (1, 2):
+        if os.isatty(stream):
+            os.write(stream, _SHOW_CURSOR)  # a live view hides it
     os._exit(128 + number)  # the loop may be anywhere; workers leave when their pipe ends
 
 

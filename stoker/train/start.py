@@ -10,15 +10,16 @@ from typing import NamedTuple
 
 from stoker.config.load import from_flat
 from stoker.config.schema import Config
-from stoker.errors import CheckpointError, RunError
+from stoker.errors import CheckpointError, EnvError, RunError, WorkerError
 from stoker.runs import checkpoint as checkpoints
+from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
 from stoker.runs.lineage import write_lineage
 from stoker.runs.reader import summarise
-from stoker.train import loop
+from stoker.train import loop, spec_json
 from stoker.train.build import Decision, EnvSource, Parts, build
 from stoker.train.evaluate import EvalReport
-from stoker.train.session import Progress, Session
+from stoker.train.session import Counters, Progress, Session
 from stoker.train.signals import StopRequest
 
 
@@ -30,7 +31,7 @@ class Outcome(NamedTuple):
     signal: int | None
     env_steps: int
     wall_s: float
-    sps: float
+    sps: float | None
     shares: dict[str, float]
     metrics: dict[str, float]
     evaluation: EvalReport | None
@@ -55,18 +56,23 @@ class Audience:
     def ends(self, outcome: Outcome) -> None:
         """Called when the run has ended by itself or was stopped, not when it failed."""
 
+    def leaves(self) -> None:
+        """Called when the run is over, however it ended: put the terminal back in order."""
+
 
 def train(
     config: Config, env: EnvSource | None = None, audience: Audience | None = None
 ) -> Outcome:
     """Train a new run, in a folder of its own, to its end."""
+    if config.run.run_name and (Path(config.run.runs_dir) / config.run.run_name).exists():
+        RunFolder.create(Path(config.run.runs_dir), config.run.run_name)  # raises, before we build
     parts = build(config, env)
     try:
         folder = open_folder(parts)
-    except BaseException:
+        with folder.lock():
+            return conduct(Session(parts, folder), audience or Audience())
+    finally:
         parts.close()
-        raise
-    return conduct(Session(parts, folder), audience or Audience())
 
 
 def open_folder(parts: Parts) -> RunFolder:
@@ -77,69 +83,82 @@ def open_folder(parts: Parts) -> RunFolder:
     parts.config = dataclasses.replace(parts.config, run=dataclasses.replace(run, run_name=name))
     flat = parts.config.flat()
     folder.write_config(flat)
-    write_lineage(folder, parent=None, config=flat, spaces=dataclasses.asdict(parts.pool.spec))
+    write_lineage(folder, parent=None, config=flat, spaces=spec_json.encode(parts.pool.spec))
     return folder
 
 
 def resume(path: Path, audience: Audience | None = None, timesteps: int | None = None) -> Outcome:
     """Continue the run at `path` from its newest valid checkpoint, to its end or to `timesteps`."""
     folder = RunFolder.open(path)
-    _refuse_if_running(folder)
-    config = from_flat(folder.read_config())
-    if timesteps is not None:
-        config = dataclasses.replace(
-            config, run=dataclasses.replace(config.run, timesteps=timesteps)
-        )
-    _, saved = checkpoints.load_newest(folder.checkpoints)
-    parts = build(config)
-    try:
-        session = Session(parts, folder)
-        _check_spaces(saved.state.get("spec"), parts)
-        session.restore(saved)
-    except BaseException:
-        parts.close()
-        raise
-    if timesteps is not None:
-        folder.write_config(config.flat())
-    return conduct(session, audience or Audience())
+    if summarise(path).state == "running":  # also where the file system knows no locks
+        raise RunError(f"The run {folder.name} is still running; stop it before resuming it.")
+    with folder.lock():
+        flat = folder.read_config()
+        config = from_flat(flat if timesteps is None else {**flat, "timesteps": timesteps})
+        _, saved = checkpoints.load_newest(folder.checkpoints)
+        _refuse_if_done(folder, config, Counters(**saved.state["counters"]))
+        parts = build(config)
+        try:
+            session = Session(parts, folder)
+            check_spaces(saved, parts)
+            session.restore(saved)
+            folder.write_config(config.flat())
+            return conduct(session, audience or Audience())
+        finally:
+            parts.close()
 
 
-def conduct(session: Session, audience: Audience, close: bool = True) -> Outcome:
+def conduct(session: Session, audience: Audience, own_process: bool = True) -> Outcome:
     """Run `session` to its end: watch for signals, evaluate, save, and leave a true status.
 
-    `close` ends its environments too.
+    In a process that is not `own_process` no signal ends it.
     """
-    config, stop = session.config, StopRequest(session.config.run.stop_deadline)
+    deadline = session.config.run.stop_deadline if own_process else None
     state = "failed"
     try:
-        audience.begins(config, session.parts.decisions, session.where)
-        session.write_status("running")
-        with stop:
-            state = loop.run(session, audience.progresses, stop)
-            with session.parts.clock.phase("save"):
-                session.save()
-            if state == "finished":
-                with session.parts.clock.phase("eval"):
-                    session.evaluate()
-        outcome = Outcome(
-            config,
-            state,
-            stop.signal,
-            session.counters.env_steps,
-            session.wall_s,
-            session.sps,
-            session.parts.clock.shares(),
-            session.metrics,
-            session.last_eval,
-            session.where,
-        )
+        with StopRequest(deadline) as stop:
+            audience.begins(session.config, session.parts.decisions, session.where)
+            session.write_status("running")
+            session.start_clocks()
+            state = _run(session, audience, stop)
+            outcome = _outcome(session, state, stop)
+    except (EnvError, WorkerError):
+        session.save_boundary()
+        raise
     finally:
         session.write_status(state)
         session.close()
-        if close:
-            session.parts.close()
+        audience.leaves()
     audience.ends(outcome)
     return outcome
+
+
+def _run(session: Session, audience: Audience, stop: StopRequest) -> str:
+    clock = session.parts.clock
+    state = loop.run(session, audience.progresses, stop)
+    with clock.phase("save"):
+        session.save()  # before the evaluation, which may take long or fail
+    if state == "finished":
+        with clock.phase("eval"):
+            session.evaluate(stop)
+        with clock.phase("save"):
+            session.save()  # again, if it turned out to be the best
+    return state
+
+
+def _outcome(session: Session, state: str, stop: StopRequest) -> Outcome:
+    return Outcome(
+        session.config,
+        state,
+        stop.signal,
+        session.counters.env_steps,
+        session.wall_s,
+        session.sps,
+        session.parts.clock.shares(),
+        session.metrics,
+        session.last_eval,
+        session.where,
+    )
 
 
 def _name_of(config: Config) -> str:
@@ -147,25 +166,20 @@ def _name_of(config: Config) -> str:
     return f"{env[:60]}-ppo-s{config.run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _refuse_if_running(folder: RunFolder) -> None:
-    if summarise(folder.path).state == "running":
+def _refuse_if_done(folder: RunFolder, config: Config, counters: Counters) -> None:
+    if counters.iteration >= config.n_iterations:
         raise RunError(
-            f"The run {folder.name} is still running (process {folder.read_status().get('pid')}); "
-            "stop it before resuming it."
+            f"The run {folder.name} has {counters.env_steps:,} steps already, and was to have "
+            f"{config.run.timesteps:,}. Give it more: stoker resume {folder.path} --timesteps "
+            f"{2 * counters.env_steps}"
         )
 
 
-def _check_spaces(saved: object, parts: Parts) -> None:
-    now = dataclasses.asdict(parts.pool.spec)
-    if saved is not None and _plain(saved) != _plain(now):
+def check_spaces(saved: Checkpoint, parts: Parts) -> None:
+    """Refuse to go on with an environment that is no longer what it was."""
+    before, now = spec_json.decode(saved.state["spec"]), parts.pool.spec
+    if dataclasses.replace(before, name=now.name) != now:
         raise CheckpointError(
-            f"The environment {parts.pool.spec.name} has changed since the checkpoint was saved: "
-            f"its spaces were {saved} and are {now}. Restore it, or start a new run."
+            f"The environment {now.name} has changed since the checkpoint was saved: its spaces "
+            f"were {before} and are {now}. Restore it, or start a new run."
         )
-
-
-def _plain(spec: object) -> object:
-    """A spec as JSON leaves it: tuples as lists."""
-    if isinstance(spec, dict):
-        return {key: _plain(value) for key, value in spec.items()}
-    return [_plain(item) for item in spec] if isinstance(spec, (list, tuple)) else spec

@@ -44,7 +44,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --timesteps many", ["many", "not a whole number"]),
         ("train --config nowhere.yaml", ["nowhere.yaml", "No such file"]),
         ("train --run-name ../escape", ["run_name"]),
-        ("train --env-kwargs {gravity:9}", ["env"]),
+        ("train --env-kwargs {gravity:9}", ["gravity:9"]),
         ("trian", ["no command 'trian'", "train"]),
         ("resume nothing", ["no run at", "nothing"]),
         ("eval nothing", ["no run at", "nothing"]),
@@ -154,6 +154,32 @@ def test_a_whole_life(stoker: Run, tmp_path: Path) -> None:
     again = stoker("train", "--run-name", "life", "--device", "cpu")
     assert again.returncode == 2
     assert "exists already" in again.stderr
+
+
+def test_the_best_checkpoint_is_the_one_that_was_evaluated_best(
+    stoker: Run, tmp_path: Path
+) -> None:
+    words = "train --timesteps 4096 --eval-every 512 --checkpoint-every 4096 --eval-episodes 3"
+    ended = stoker(*words.split(), "--lr", "0.02", "--device", "cpu", "--run-name", "wild")
+    assert ended.returncode == 0, ended.stderr
+    run = tmp_path / "runs/wild"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluated = {x["env_steps"]: x["eval/mean_reward"] for x in lines if "eval/mean_reward" in x}
+    assert len(evaluated) == 8, "once each, the last step not twice"
+    best = max(evaluated, key=lambda step: (evaluated[step], -step))
+    words = "eval wild --checkpoint best --episodes 1 --json --device cpu"
+    report = json.loads(stoker(*words.split()).stdout)
+    assert report["checkpoint"] == f"step-{best:012d}"
+    status = json.loads((run / "status.json").read_text())
+    assert status["eval/mean_reward"] == evaluated[4096]
+
+
+def test_what_an_environment_prints_does_not_stand_in_the_json(stoker: Run) -> None:
+    words = "train --env tasks:Talking --timesteps 256 --device cpu --json --pool"
+    for pool in ("inline", "process"):
+        ended = stoker(*words.split(), pool)
+        assert json.loads(ended.stdout)["env_steps"] == 256
+        assert "hello from the environment" in ended.stderr
 
 
 def test_the_exit_code_tells_whether_the_required_reward_was_reached(stoker: Run) -> None:

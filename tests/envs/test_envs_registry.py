@@ -14,7 +14,7 @@ import gymnasium
 import pytest
 
 from stoker.envs.registry import EnvFactory
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, EnvError
 
 MODULE = """
 import gymnasium
@@ -49,6 +49,12 @@ def landers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield "landers"
     sys.modules.pop("landers", None)
     gymnasium.registry.pop("Lander-v0", None)
+
+
+def fault_of(target: Any, **kwargs: Any) -> str:
+    with pytest.raises(EnvError) as caught:
+        EnvFactory(target, kwargs)()
+    return str(caught.value)
 
 
 def why_not(target: Any, **kwargs: Any) -> str:
@@ -134,8 +140,24 @@ def test_wrong_arguments_are_shown(landers: str) -> None:
         assert "unexpected keyword argument" in message
 
 
+def test_a_missing_argument_is_named(landers: str) -> None:
+    assert "missing a required argument: 'gravity'" in why_not(lambda gravity: None)
+
+
+def test_arguments_of_gymnasium_are_not_the_environments() -> None:
+    env = EnvFactory("CartPole-v1", {"max_episode_steps": 7, "disable_env_checker": True})()
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 7
+
+
+def test_a_constructor_without_a_signature_is_simply_called() -> None:
+    assert "made a int" in why_not(int)
+
+
 def test_a_missing_package_of_the_environment_is_named(landers: str) -> None:
-    assert "no_such_package_anywhere" in why_not(f"{landers}:Broken")
+    message = fault_of(f"{landers}:Broken")
+    assert "landers:Broken raised ModuleNotFoundError" in message
+    assert "no_such_package_anywhere" in message
 
 
 def test_a_module_that_misses_a_package_is_not_called_missing(landers: str) -> None:
@@ -145,12 +167,35 @@ def test_a_module_that_misses_a_package_is_not_called_missing(landers: str) -> N
     assert "no module 'needy'" not in message
 
 
-def test_an_error_of_the_environments_own_is_left_as_it_is() -> None:
-    def explode() -> gymnasium.Env[Any, Any]:
-        raise RuntimeError("the reactor is offline")
+@pytest.mark.parametrize("error", [RuntimeError, TypeError, OSError, SystemExit])
+def test_an_error_in_the_constructor_comes_with_its_traceback(error: type[BaseException]) -> None:
+    def explode(fuse: int) -> gymnasium.Env[Any, Any]:
+        raise error("the reactor is offline")
 
-    with pytest.raises(RuntimeError, match="the reactor is offline"):
-        EnvFactory(explode)()
+    message = fault_of(explode, fuse=3)
+    assert f"raised {error.__name__} while it was made with {{'fuse': 3}}: the reactor" in message
+    assert "in explode" in message
+
+
+def test_a_type_error_in_the_constructor_of_an_id_is_not_one_of_the_arguments() -> None:
+    def explode() -> gymnasium.Env[Any, Any]:
+        return len(3)  # type: ignore[arg-type, return-value]
+
+    gymnasium.register("Exploding-v0", entry_point=explode)
+    try:
+        message = fault_of("Exploding-v0")
+    finally:
+        gymnasium.registry.pop("Exploding-v0")
+    assert "Exploding-v0 raised TypeError" in message
+    assert "in explode" in message
+
+
+@pytest.mark.parametrize("line", ["import sys; sys.exit()", "1 / 0", "def"])
+def test_a_module_that_fails_to_import_comes_with_its_traceback(landers: str, line: str) -> None:
+    Path("faulty.py").write_text(line)
+    message = fault_of("faulty:Env")
+    assert "The module 'faulty' raised" in message
+    assert "faulty.py" in message
 
 
 def test_an_id_registered_here_travels_to_another_process(landers: str, tmp_path: Path) -> None:

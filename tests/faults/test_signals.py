@@ -77,4 +77,4 @@ def test_the_deadline_is_kept(start_stoker: Start, tmp_path: Path) -> None:
     _, error = process.communicate(timeout=30)
     assert process.returncode == 143
     assert time.monotonic() - asked < 3
-    assert "did not end within 0.5 s" in error
+    assert "Not done within 0.5 s" in error

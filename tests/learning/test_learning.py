@@ -39,6 +39,7 @@ def trained_reward(env: str, timesteps: int, episodes: int = 20, **settings: obj
             parts.device,
             episodes=episodes,
             seed=1,
+            max_steps=1000,
         )
     finally:
         parts.close()

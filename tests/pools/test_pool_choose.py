@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from pool_envs import Counter, Wanderer
 
+from stoker.errors import EnvError, SpaceError
 from stoker.pools.choose import HANDOVER_PER_WORKER_S, HANDOVER_S, choose, probe
+from stoker.pools.slot import episode_seed
 
 
 def test_cheap_steps_stay_inline() -> None:
@@ -59,7 +62,7 @@ def test_the_dearer_a_step_the_sooner_processes_win() -> None:
 
 
 class Waiter(Counter):
-    """Waits ten milliseconds a step, and spends none of them on the processor."""
+    """Waits ten milliseconds a step."""
 
     def step(self, action: Any) -> Any:
         time.sleep(0.01)
@@ -70,7 +73,6 @@ def test_a_probe_times_steps_and_describes() -> None:
     found = probe("waiter", Waiter(), seconds=0.1)
     assert found.spec.name == "waiter"
     assert 0.01 <= found.step_wall_s < 0.5
-    assert found.step_cpu_s < 0.5 * found.step_wall_s
 
 
 def test_a_probe_of_a_slow_step_takes_three() -> None:
@@ -106,3 +108,136 @@ def test_a_probe_takes_only_actions_that_are_allowed(space: Any) -> None:
             return super().step(action)
 
     probe("strict", Strict(), seconds=0.01)
+
+
+def test_a_probe_resets_with_seeds_as_pools_do() -> None:
+    env = Counter(length=1)
+    probe("counter", env, seconds=0.0)
+    assert env.seeds[1:] == [episode_seed(0, 0, episode) for episode in range(4)]
+    assert env.seeds[0] == env.seeds[1], "the first shows whether there are masks"
+
+
+# Environments that are not what Gymnasium expects.
+
+
+class OldReset(Counter):
+    """As of gym 0.21: no seed."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class BareReset(Counter):
+    """As of gym 0.25: the observation alone. It has two entries, as (observation, info) has."""
+
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0]
+
+
+class BarePairReset(BareReset):
+    def look(self) -> Any:
+        return tuple(super().look())
+
+
+class FourStep(Counter):
+    """As of gym 0.25: one `done`."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
+
+
+class Spaceless(Counter):
+    @property
+    def observation_space(self) -> Any:
+        raise AttributeError("nobody set it")
+
+
+class Shaky(Counter):
+    """Raises in its third step, which is after the first episode."""
+
+    def step(self, action: Any) -> Any:
+        if self.episode == 2:
+            raise RuntimeError("the reactor is offline")
+        return super().step(action)
+
+
+def fault_of(env: gymnasium.Env[Any, Any]) -> str:
+    with pytest.raises(EnvError) as caught:
+        probe("trial", env, seconds=0.0)
+    return str(caught.value)
+
+
+RESET_API = "Gymnasium expects reset(*, seed=None, options=None) to return (observation, info)"
+STEP_API = "(observation, reward, terminated, truncated, info)"
+
+
+def test_a_reset_without_seed() -> None:
+    message = fault_of(OldReset())
+    assert "Environment 0 raised TypeError in reset()" in message
+    assert RESET_API in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [(BareReset, "one ndarray"), (BarePairReset, "2 values (float32, float32)")],
+)
+def test_a_reset_without_info(kind: type[Counter], found: str) -> None:
+    message = fault_of(kind())
+    assert f"Environment 0 returned {found} from reset()" in message
+    assert RESET_API in message
+    assert f"reset(seed={episode_seed(0, 0, 0)})" in message
+
+
+def test_a_step_of_four_values() -> None:
+    message = fault_of(FourStep())
+    assert "returned 4 values (ndarray, float, bool, dict) from step()" in message
+    assert STEP_API in message
+    assert f"reset(seed={episode_seed(0, 0, 0)}), action " in message
+
+
+def test_a_step_of_four_values_within_gymnasiums_wrappers() -> None:
+    message = fault_of(gymnasium.wrappers.TimeLimit(FourStep(), 5))
+    assert "raised ValueError in step(): not enough values to unpack" in message
+    assert STEP_API in message
+
+
+def test_an_unpacking_of_the_environments_own_brings_no_advice() -> None:
+    class Clumsy(Counter):
+        def step(self, action: Any) -> Any:
+            _, _ = [1, 2, 3]
+            return super().step(action)
+
+    message = fault_of(Clumsy())
+    assert "too many values to unpack" in message
+    assert "Gymnasium expects" not in message
+
+
+def test_an_environment_without_a_space() -> None:
+    message = fault_of(Spaceless())
+    assert "AttributeError when asked for its observation_space: nobody set it" in message
+    assert "Set self.observation_space" in message
+    assert "test_pool_choose.py" in message
+
+
+def test_an_observation_space_that_is_none() -> None:
+    class Nothing(Counter):
+        observation_space = None
+
+    with pytest.raises(SpaceError, match="observation is None"):
+        probe("nothing", Nothing())
+
+
+def test_raising_in_a_later_episode_of_the_probe() -> None:
+    message = fault_of(Shaky(length=1))
+    assert "Environment 0 raised RuntimeError in step(): the reactor is offline" in message
+    assert f"reset(seed={episode_seed(0, 0, 1)}), action " in message
+    assert "test_pool_choose.py" in message
+
+
+def test_leaving_in_the_probe() -> None:
+    class Leaver(Counter):
+        def reset(self, **options: Any) -> Any:
+            raise SystemExit(0)
+
+    assert "Environment 0 raised SystemExit in reset(): 0" in fault_of(Leaver())

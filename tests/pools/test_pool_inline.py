@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_environments_end_when_they_end() -> None:
     assert ended == [[False, False], [True, False], [False, True], [True, False]]
 
 
-def test_every_episode_is_reset_with_a_seed_of_its_own() -> None:
+def test_every_episode_is_reset_with_the_seed_that_follows_from_its_number() -> None:
     pool = pool_of(lambda: Counter(length=2), 3)
     pool.reset(seed=11)
     for _ in range(6):
@@ -95,12 +96,13 @@ def test_every_episode_is_reset_with_a_seed_of_its_own() -> None:
     seeds = [env.seeds for env in kept_envs(pool)]
     assert seeds == [[episode_seed(11, i, e) for e in range(4)] for i in range(3)]
     assert len({seed for own in seeds for seed in own}) == 12
-    assert all(0 <= seed < 2**31 for own in seeds for seed in own)
+    assert all(0 <= seed < 2**32 for own in seeds for seed in own)
 
 
 def test_episode_seeds_differ_by_run_environment_and_episode() -> None:
     grid = {episode_seed(s, i, e) for s in range(10) for i in range(20) for e in range(50)}
-    assert len(grid) > 10 * 20 * 50 - 20  # a few of 10,000 may meet in 31 bits
+    assert len(grid) > 10 * 20 * 50 - 10  # a few of 10,000 may meet in 32 bits
+    assert 2**31 < max(grid) < 2**32, "numpy's legacy seeding takes 32 bits, and all are used"
 
 
 def test_actions_arrive_as_the_space_says() -> None:
@@ -306,6 +308,45 @@ def test_raising_in_reset_names_the_seed() -> None:
     assert f"reset(seed={episode_seed(9, 0, 2)})" in str(caught.value)
 
 
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_leaving_is_an_error_like_any_other(call: str) -> None:
+    """`sys.exit()` would end the training silently, with code 0."""
+
+    class Leaver(Counter):
+        def reset(self, **options: Any) -> Any:
+            if call == "reset" and self.episode == 0:
+                sys.exit()
+            return super().reset(**options)
+
+        def step(self, action: Any) -> Any:
+            if call == "step":
+                sys.exit()
+            return super().step(action)
+
+    pool = InlinePool(lambda: Leaver(length=1), spec_of(Counter()), 1)
+    pool.reset(seed=9)
+    with pytest.raises(EnvError) as caught:
+        pool.step(act(2))
+    message = str(caught.value)
+    assert f"Environment 0 raised SystemExit in {call}()" in message
+    assert f"reset(seed={episode_seed(9, 0, int(call == 'reset'))})" in message
+    assert "return terminated or truncated" in message
+
+
+@pytest.mark.parametrize(
+    "reward", [2, True, 2.5, np.float32(2.5), np.int8(2), np.bool_(True), np.array(2.5), np.ones(1)]
+)
+def test_rewards_that_are_numbers(reward: Any) -> None:
+    class Payer(Counter):
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = super().step(action)
+            return (obs, reward, *rest)
+
+    pool = pool_of(Payer)
+    pool.reset(seed=0)
+    assert pool.step(act(0)).reward.tolist() == [float(np.ravel(reward)[0])]
+
+
 def faulty(**returned: Any) -> type[Counter]:
     """A counter whose second step returns something else."""
 
@@ -345,8 +386,12 @@ MASK = {"action_mask": [1, 1, 1]}
         ({"obs": np.array([1e300, 0])}, "obs that is not finite"),
         ({"reward": np.nan}, "reward that is not finite: nan"),
         ({"reward": -np.inf}, "reward that is not finite"),
-        ({"reward": None}, "reward"),
-        ({"reward": np.zeros(2)}, "reward"),
+        ({"reward": None}, "returned the reward None (NoneType) from step()"),
+        ({"reward": "1.5"}, "returned the reward '1.5' (str) from step()"),
+        ({"reward": [1.5]}, "returned the reward [1.5] (list)"),
+        ({"reward": 1j}, "returned the reward 1j (complex)"),
+        ({"reward": np.array("1.5")}, "(ndarray) from step(). A reward is one real number."),
+        ({"reward": np.zeros(2)}, "returned the reward array([0., 0.]) (ndarray)"),
         ({"first": MASK, "info": None}, "before but not now"),
         ({"space": IMAGE, "good": np.zeros((4, 4), np.uint8), "obs": np.ones((4, 4))}, "float64"),
         ({"space": spaces.Discrete(3), "good": 0, "obs": 3}, "3"),

@@ -120,6 +120,29 @@ def test_a_constructor_that_raises_shows_its_traceback() -> None:
     assert "in build" in str(error)
 
 
+def test_a_constructor_that_leaves() -> None:
+    error = failing_start(lambda: sys.exit("no fuel aboard"))
+    assert isinstance(error, EnvError)
+    assert "could not be made: SystemExit: no fuel aboard" in str(error)
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_leaving_in_a_worker_is_an_error_like_any_other(call: str) -> None:
+    class Leaver(Counter):
+        def reset(self, **options: Any) -> Any:
+            return sys.exit() if call == "reset" else super().reset(**options)
+
+        def step(self, action: Any) -> Any:
+            return sys.exit()
+
+    with ProcessPool(Leaver, spec_of(Counter()), 2, 2) as pool:
+        if call == "step":
+            pool.reset(seed=0)
+        go = {"reset": lambda: pool.reset(seed=0), "step": lambda: pool.step(act(0, 0))}[call]
+        with pytest.raises(EnvError, match=rf"Environment \d raised SystemExit in {call}\(\)"):
+            go()
+
+
 def test_a_constructor_that_finds_a_setting_wrong() -> None:
     def build() -> Counter:
         raise ConfigError("gravity is 0; it must be above 0.")
@@ -190,6 +213,67 @@ pool.step(act(0, 0, {action}))
 print("done", flush=True)
 input()
 """
+
+
+SLOW = """
+import time
+print("a worker starts", flush=True)
+deadline = time.monotonic() + 0.7
+while time.monotonic() < deadline:
+    pass
+from pool_envs import Reporter
+"""
+STARTER = """
+import multiprocessing, sys
+sys.path[:0] = [{here!r}, {folder!r}]
+from pool_envs import Reporter, spec_of
+from stoker.pools.process import ProcessPool
+
+def make():
+    import slow_to_import
+    return slow_to_import.Reporter()
+
+print("starting", flush=True)
+try:
+    ProcessPool(make, spec_of(Reporter()), 2, 2)
+except KeyboardInterrupt:
+    print("interrupted;", len(multiprocessing.active_children()), "left", flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [0.05, 0.15, 0.3, 0.6])
+def test_a_ctrl_c_while_workers_start_is_the_trainers_alone(tmp_path: Path, after: float) -> None:
+    """At the terminal it goes to all of them, wherever in their imports they are."""
+    here = Path(__file__).parent
+    (tmp_path / "slow_to_import.py").write_text(SLOW)
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", STARTER.format(here=str(here), folder=str(tmp_path))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(here.parents[1])},
+        start_new_session=True,
+    )
+    with trainer:
+        assert trainer.stdout is not None
+        assert trainer.stderr is not None
+        assert trainer.stdout.readline() == "starting\n"
+        time.sleep(after)
+        os.killpg(trainer.pid, signal.SIGINT)
+        said, complained = trainer.communicate(timeout=60)
+    assert said.splitlines()[-1] == "interrupted; 0 left", "and nobody speaks after that"
+    assert complained == ""
+
+
+def test_a_start_leaves_ctrl_c_as_it_was() -> None:
+    def found() -> Any:
+        return signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGINT)
+
+    before = found()
+    with ProcessPool(Counter, spec_of(Counter()), 1, 1):
+        assert found() == before
+    failing_start(lambda: os._exit(3))
+    assert found() == before
 
 
 @pytest.mark.parametrize("action", [0, Reporter.HANG], ids=["idle", "amid a step that hangs"])

@@ -228,3 +228,23 @@ def test_masks_of_the_wrong_size(space: Any, mask: Any, needed: int) -> None:
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)])
 def test_masks_where_none_can_be(space: Any) -> None:
     assert "Masks work with Discrete and MultiDiscrete" in refusal(action=space, action_mask=[1, 1])
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("comfort", "metric_names is the text 'comfort'; write metric_names = ('comfort',)."),
+        (("comfort", 3), 'metric_names holds 3 (int), which is no text; write metric_names = ("'),
+        (b"comfort", "metric_names holds 99 (int)"),
+        (None, 'metric_names is None; write metric_names = ("comfort",)'),
+    ],
+)
+def test_metric_names_that_are_refused_say_what_to_write(names: Any, said: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        describe("trial", spaces.Discrete(2), spaces.Discrete(2), {}, names)
+    assert said in str(caught.value)
+
+
+def test_metric_names_may_be_a_list() -> None:
+    spec = describe("trial", spaces.Discrete(2), spaces.Discrete(2), {}, ["comfort", "cost"])
+    assert spec.metric_names == ("comfort", "cost")

@@ -34,6 +34,14 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def everything_in(folder: Path) -> dict[str, bytes | None]:
+    """The content of every file under `folder` by its path, None for what is no file."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
 def test_a_saved_checkpoint_comes_back_with_every_dtype(tmp_path: Path) -> None:
     tensors = {
         "float": torch.randn(3, 4),
@@ -92,6 +100,93 @@ def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None
     checkpoint.save(folder, checkpoint_at(6))
     assert checkpoint.load(folder).state == {"env_steps": 6}
     assert names_in(tmp_path) == [folder.name]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: os.truncate(folder / "tensors.safetensors", 5),
+        lambda folder: os.truncate(folder / "manifest.json", 40),
+        lambda folder: (folder / "state.json").unlink(),
+        lambda folder: (folder / "manifest.json").write_text('{"format":"stoker-checkpoint"}'),
+    ],
+    ids=["tensors", "manifest", "state", "version"],
+)
+def test_a_damaged_one_is_replaced_too(tmp_path: Path, damage: Any) -> None:
+    (folder,) = saved_at(tmp_path, 5)
+    damage(folder)
+    with pytest.raises(CheckpointError):
+        checkpoint.load(folder)
+    checkpoint.save(folder, checkpoint_at(6))
+    assert checkpoint.load(folder).state == {"env_steps": 6}
+    assert names_in(tmp_path) == [folder.name]
+
+
+def test_an_empty_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    checkpoint.save(tmp_path / "model", checkpoint_at(6))
+    assert checkpoint.load(tmp_path / "model").state == {"env_steps": 6}
+    assert names_in(tmp_path) == ["model"]
+
+
+def _theirs(place: Path) -> None:
+    place.mkdir()
+    (place / "thesis.tex").write_text("years of work")
+
+
+def _ours_and_theirs(place: Path) -> None:
+    saved_at(place.parent, 5)[0].rename(place)
+    (place / "thesis.tex").write_text("years of work")
+
+
+def _a_folder_under_our_name(place: Path) -> None:
+    saved_at(place.parent, 5)[0].rename(place)
+    (place / "state.json").unlink()
+    _theirs(place / "state.json")
+
+
+def _another_manifest(place: Path) -> None:
+    place.mkdir()
+    (place / "manifest.json").write_text('{"format":"web-extension"}')
+
+
+def _settings_alone(place: Path) -> None:
+    place.mkdir()
+    (place / "config.yaml").write_text("seed: 1")
+
+
+def _a_link(place: Path) -> None:
+    place.symlink_to(place.parent / "other")
+
+
+THEIRS = [
+    _theirs,
+    _ours_and_theirs,
+    _a_folder_under_our_name,
+    _another_manifest,
+    _settings_alone,
+    _a_link,
+    lambda place: place.write_text("a file"),
+]
+
+
+@pytest.mark.parametrize("name", ["model", ".replaced-model"])
+@pytest.mark.parametrize("put", THEIRS)
+def test_what_is_not_ours_is_never_replaced(tmp_path: Path, put: Any, name: str) -> None:
+    saved_at(tmp_path, 1)[0].rename(tmp_path / "other")
+    put(tmp_path / name)
+    before = everything_in(tmp_path)
+    with pytest.raises(
+        CheckpointError, match="exists and is not a checkpoint; choose another name or remove it"
+    ):
+        checkpoint.save(tmp_path / "model", checkpoint_at(6))
+    assert everything_in(tmp_path) == before
+
+
+def test_a_folder_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="the run's folder is gone"):
+        checkpoint.save(tmp_path / "run" / "checkpoints" / "step", checkpoint_at(6))
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def parent(tmp_path: Path) -> Path:
     first = checkpoint.Checkpoint(
         {"weight": torch.zeros(64, 64), "step": torch.tensor(0)}, {"env_steps": 0}, {"seed": 0}
     )
+    (tmp_path / "checkpoints").mkdir()
     checkpoint.save(tmp_path / "checkpoints" / checkpoint.step_name(0), first)
     return tmp_path / "checkpoints"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,9 @@ def test_what_is_no_run_says_what_is_missing(run: RunFolder) -> None:
     (run.path.parent / "empty").mkdir()
     with pytest.raises(RunError, match=r"empty is not a run: it has no config\.yaml"):
         RunFolder.open(run.path.parent / "empty")
+    (run.path.parent / "empty" / "config.yaml").write_text("env: Walker")
+    with pytest.raises(RunError, match=r"empty is not a run: it has no folder checkpoints"):
+        RunFolder.open(run.path.parent / "empty")
     with pytest.raises(RunError, match="is a file; a run is a folder"):
         RunFolder.open(run.path / "config.yaml")
 
@@ -108,6 +112,13 @@ def test_the_status_is_one_flat_strict_object(run: RunFolder) -> None:
     assert run.read_status() == {"state": "running", "sps": None, "rollout/ep_rew_mean": 1.5}
     with pytest.raises(TypeError, match="flat"):
         run.write_status({"gpu": {"busy": 1}})
+
+
+def test_a_run_that_is_gone_is_not_made_anew_for_its_status(run: RunFolder) -> None:
+    shutil.rmtree(run.path)
+    with pytest.raises(FileNotFoundError):
+        run.write_status({"state": "running"})
+    assert not run.path.exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"a": NaN}'])

@@ -54,6 +54,9 @@ def test_what_is_unknown_is_none_and_never_zero(tmp_path: Path) -> None:
 def test_what_is_no_run_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
+    saved = tmp_path / "saved"  # by PPO.save: a checkpoint, with settings of its own
+    saved.mkdir()
+    (saved / "config.yaml").write_text("env: CartPole-v1")
     assert list_runs(tmp_path) == []
     assert list_runs(tmp_path / "nothing") == []
     assert list_runs(tmp_path / "file") == []
@@ -77,6 +80,34 @@ def test_a_running_run_without_its_process_has_died(tmp_path: Path) -> None:
     made_run(tmp_path, "e", state="running", pid=10**30)
     states = [summary.state for summary in list_runs(tmp_path)]
     assert states == ["died", "running", "running", "finished", "died"]
+
+
+def test_a_far_machine_is_trusted_for_five_minutes(tmp_path: Path) -> None:
+    for name, age in (("new", 240), ("old", 360)):
+        run = made_run(tmp_path, name, state="running", pid=1, host="another-machine")
+        then = time.time() - age
+        os.utime(run.path / "status.json", (then, then))
+    assert [summary.state for summary in list_runs(tmp_path)] == ["running", "died"]
+
+
+def test_the_lock_has_the_last_word(tmp_path: Path) -> None:
+    far = made_run(tmp_path, "a", state="running", pid=1, host="another-machine")
+    here = made_run(tmp_path, "b", state="running", pid=os.getpid())
+    resumed = made_run(tmp_path, "c", state="finished")
+    fresh = made_run(tmp_path, "d")
+    locks = [run.lock() for run in (far, here, resumed, fresh)]
+    assert [summary.state for summary in list_runs(tmp_path)] == ["running"] * 4
+    for lock in locks:
+        lock.close()
+    states = [summary.state for summary in list_runs(tmp_path)]
+    assert states == ["died", "died", "finished", "unknown"]
+
+
+def test_looking_at_a_run_changes_nothing_in_it(tmp_path: Path) -> None:
+    run = made_run(tmp_path, "a", state="running", pid=os.getpid())
+    before = sorted(os.listdir(run.path))
+    list_runs(tmp_path)
+    assert sorted(os.listdir(run.path)) == before
 
 
 def test_a_zombie_and_a_successor_with_the_same_pid_are_not_the_run(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 import threading
 import time
@@ -158,6 +159,37 @@ def test_a_folder_that_is_gone_is_trouble_and_no_error(run: RunFolder) -> None:
     recorder.truncate_after(0)
     recorder.close()
     assert recorder.trouble is not None
+    assert not run.path.exists()
+
+
+def test_a_folder_deleted_meanwhile_is_trouble_and_is_not_made_anew(run: RunFolder) -> None:
+    recorder = Recorder(run)
+    recorder.record(1, {"a": 1.0})
+    shutil.rmtree(run.path)
+    with pytest.warns(UserWarning, match=r"Cannot write .*No such file.*Training goes on"):
+        recorder.record(2, {"a": 2.0})
+    recorder.truncate_after(1)
+    recorder.record(2, {"a": 2.0})
+    assert not run.path.exists()
+    run.path.mkdir()
+    recorder.record(3, {"a": 3.0})
+    assert recorder.trouble is None
+    assert recorded_steps(run) == [3]
+    shutil.rmtree(run.path)
+    recorder.record(4, {"a": 4.0})
+    recorder.close()
+    assert recorder.trouble is not None
+    assert not run.path.exists()
+
+
+def test_events_do_not_make_the_folder_anew(run: RunFolder) -> None:
+    """As when the folder goes between the line and its events."""
+    recorder = Recorder(run)
+    shutil.rmtree(run.path)
+    recorder._events.add(1, {"a": 1.0})
+    assert recorder._events.trouble is not None
+    assert "No such file" in recorder._events.trouble
+    assert not run.path.exists()
 
 
 def test_without_tensorboard_one_warning_and_the_lines_go_on(

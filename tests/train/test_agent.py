@@ -13,7 +13,9 @@ import torch
 
 import stoker
 from stoker import PPO
-from stoker.errors import ConfigError
+from stoker.errors import CheckpointError, ConfigError
+from stoker.runs.folder import RunFolder
+from stoker.train.start import resume
 
 _TINY: dict[str, Any] = {"device": "cpu", "n_steps": 32, "batch_size": 32, "network_arch": (16,)}
 
@@ -91,7 +93,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert (loaded.predict(obs, deterministic=True)[0] == expected).all()
     for name, value in loaded.policy.state_dict().items():
         assert torch.equal(value, weights[name])
-    with pytest.raises(ConfigError, match="without an environment"):
+    with pytest.raises(ConfigError, match="has no environment"):
         loaded.learn(32)
 
 
@@ -171,3 +173,110 @@ def test_the_train_room_is_a_function_too(tmp_path: Path) -> None:
     assert outcome.state == "finished"
     assert outcome.reward == 5.0
     assert outcome.path == tmp_path / "count"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"),
+        lambda: gymnasium.make_vec(
+            "CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point"
+        ),
+        lambda: gymnasium.make("CartPole-v1"),
+    ],
+    ids=["sync", "native", "object"],
+)
+def test_what_gymnasium_made_is_evaluated_on_copies(make: Any) -> None:
+    with PPO("MlpPolicy", make(), **_TINY, eval_episodes=2).learn(64) as model:
+        assert model.outcome is not None
+        assert model.outcome.evaluation is not None
+        assert len(model.outcome.evaluation.returns) == 2
+
+
+class Shifted(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """A wrapper that cannot be made again from its spec."""
+
+    def observation(self, observation: Any) -> Any:
+        return observation + 1
+
+
+def test_an_object_that_cannot_be_made_again_is_trained_and_not_evaluated() -> None:
+    with PPO("MlpPolicy", Shifted(gymnasium.make("CartPole-v1")), **_TINY).learn(64) as model:
+        assert model.outcome is not None
+        assert model.outcome.state == "finished"
+        assert model.outcome.evaluation is None
+
+
+class Unbounded(tasks.Count):
+    """Continuous actions without bounds."""
+
+    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+def test_unbounded_actions_survive_a_checkpoint(tmp_path: Path) -> None:
+    with PPO("MlpPolicy", Unbounded, **_TINY, eval_episodes=0).learn(32) as model:
+        model.save(tmp_path / "model")
+        spec = model.spec
+    assert PPO.load(tmp_path / "model", device="cpu").spec == spec
+    with PPO.load(tmp_path / "model", env=Unbounded, device="cpu") as loaded:
+        loaded.learn(32)
+
+
+def test_how_the_environment_is_made_is_kept_in_the_run(tmp_path: Path) -> None:
+    named = {**_TINY, "runs_dir": str(tmp_path), "eval_episodes": 1}
+    kept = {"run_name": "kept", "env_kwargs": {"length": 7}}
+    PPO("MlpPolicy", tasks.Count, **named, **kept).learn(32).close()
+    assert RunFolder.open(tmp_path / "kept").read_config()["env"] == "tasks:Count"
+    outcome = resume(tmp_path / "kept", timesteps=64)
+    assert outcome.reward == 7.0
+
+
+def test_a_run_whose_environment_has_no_name_is_not_resumed_with_another(tmp_path: Path) -> None:
+    named = {**_TINY, "runs_dir": str(tmp_path), "eval_episodes": 0}
+    short = gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 5)
+    PPO("MlpPolicy", short, **named, run_name="short").learn(32).close()
+    with pytest.raises(ConfigError, match="given in Python as <TimeLimit>"):
+        resume(tmp_path / "short", timesteps=64)
+
+
+def test_a_model_can_go_on_with_another_number_of_environments(tmp_path: Path) -> None:
+    with PPO("MlpPolicy", "CartPole-v1", **_TINY, n_envs=4, eval_episodes=0).learn(256) as model:
+        model.save(tmp_path / "wide")
+    with pytest.warns(UserWarning, match="counts as 1, not 4"):
+        narrow = PPO.load(tmp_path / "wide", env=gymnasium.make("CartPole-v1"), device="cpu")
+    for name, value in narrow.policy.state_dict().items():
+        assert torch.equal(value, model.policy.state_dict()[name])
+    narrow.learn(32).close()
+
+
+def test_saving_never_replaces_what_is_not_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("ten years of work")
+    with (
+        PPO("MlpPolicy", tasks.Count, **_TINY) as model,
+        pytest.raises(CheckpointError, match="not a checkpoint"),
+    ):
+        model.save(tmp_path / "mine")
+    assert (tmp_path / "mine/thesis.txt").read_text() == "ten years of work"
+
+
+@pytest.mark.parametrize("steps", [0, -5, "many"])
+def test_steps_that_cannot_be_trained_for_are_refused(steps: Any) -> None:
+    with PPO("MlpPolicy", tasks.Count, **_TINY) as model, pytest.raises((ConfigError, ValueError)):
+        model.learn(steps)
+
+
+def test_a_closed_model_predicts_and_does_not_learn() -> None:
+    model = PPO("MlpPolicy", tasks.Count, **_TINY)
+    model.close()
+    assert model.predict(np.zeros(1, np.float32))[0] in (0, 1)
+    with pytest.raises(ConfigError, match="it was closed"):
+        model.learn(32)
+
+
+def test_a_masked_environment_wants_a_mask_to_predict() -> None:
+    with (
+        PPO("MlpPolicy", tasks.Masked, **_TINY) as model,
+        pytest.raises(ConfigError, match="action_mask"),
+    ):
+        model.predict(np.zeros(1, np.float32))

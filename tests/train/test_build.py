@@ -35,7 +35,7 @@ def test_every_choice_is_told_with_its_reason() -> None:
 def test_a_preset_for_more_cores_names_the_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "usable_cores", lambda: 4)
     config = resolve({"env": "tasks:Count", "device": "cpu"}, preset="beast")
-    with pytest.warns(UserWarning, match="beast is made for 16 cores .* --preset fast fits"):
+    with pytest.warns(UserWarning, match="beast. is made for 16 cores .* --preset fast fits"):
         build(config).close()
 
 

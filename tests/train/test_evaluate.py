@@ -45,13 +45,22 @@ class Idle:
         raise AssertionError("evaluation needs no values")
 
 
-def evaluated(episodes: int, seed: int = 0, deterministic: bool = True) -> Any:
+def evaluated(
+    episodes: int, seed: int = 0, deterministic: bool = True, max_steps: int = 100
+) -> Any:
     SEEN.clear()
     spec = describe_env("lasting", Lasting(), {})
     factory = EnvFactory(Lasting)
     cpu = torch.device("cpu")
     return evaluate(
-        Idle(), factory, spec, cpu, episodes=episodes, seed=seed, deterministic=deterministic
+        Idle(),
+        factory,
+        spec,
+        cpu,
+        episodes=episodes,
+        seed=seed,
+        max_steps=max_steps,
+        deterministic=deterministic,
     )
 
 
@@ -80,8 +89,8 @@ def test_the_same_seed_gives_the_same_episodes_and_none_is_trained_on() -> None:
     assert not seeds & trained_on
 
 
-def test_an_episode_without_end_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.train.evaluate._MOST_STEPS", 5)
-    report = evaluated(10)
+def test_an_episode_without_end_is_left_out_and_holds_up_nobody_else() -> None:
+    report = evaluated(10, max_steps=5)
     assert 0 < report.unfinished < 10
+    assert len(report.lengths) == 10 - report.unfinished
     assert set(report.lengths) == {1}

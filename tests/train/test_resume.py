@@ -101,6 +101,39 @@ def test_a_finished_run_can_be_given_more_steps(stoker: Run, tmp_path: Path) -> 
     assert RunFolder.open(tmp_path / "runs" / "more").read_status()["env_steps"] == 1024
 
 
+@pytest.mark.parametrize("timesteps", [[], ["--timesteps", "100"]])
+def test_a_run_that_is_done_says_so_and_stays_as_it_is(
+    timesteps: list[str], stoker: Run, tmp_path: Path
+) -> None:
+    words = ["--env", "tasks:Count", "--timesteps", "512", "--device", "cpu"]
+    assert stoker("train", *words, "--run-name", "done").returncode == 0
+    run = tmp_path / "runs" / "done"
+    before = [(run / name).read_text() for name in ("status.json", "config.yaml")]
+    again = stoker("resume", "done", *timesteps)
+    assert again.returncode == 2
+    assert "has 512 steps already" in again.stderr
+    assert [(run / name).read_text() for name in ("status.json", "config.yaml")] == before
+
+
+def test_an_environment_that_fails_leaves_a_checkpoint_of_the_last_whole_iteration(
+    stoker: Run, tmp_path: Path
+) -> None:
+    words = "--env tasks:Failing --timesteps 2k --n-steps 64 --device cpu --eval-episodes 0"
+    (tmp_path / "fail").touch()
+    failed = stoker("train", *words.split(), "--run-name", "failing")
+    assert failed.returncode == 1
+    assert "out of ideas" in failed.stderr
+    run = tmp_path / "runs" / "failing"
+    assert json.loads((run / "status.json").read_text())["state"] == "failed"
+    _, saved = checkpoints.load_newest(run / "checkpoints")
+    assert saved.state["counters"]["env_steps"] == 1472  # it fails at step 1,496
+    (tmp_path / "fail").unlink()
+    assert stoker("resume", "failing").returncode == 0
+    whole = stoker("train", *words.split(), "--run-name", "whole")
+    assert whole.returncode == 0
+    assert checksums(run)[0] == checksums(tmp_path / "runs" / "whole")[0]
+
+
 def test_a_run_that_is_still_running_is_not_resumed(start_stoker: Start, tmp_path: Path) -> None:
     words = ["--env", "CartPole-v1", "--timesteps", "10M", "--device", "cpu"]
     process = start_stoker("train", *words, "--run-name", "busy")
@@ -119,4 +152,4 @@ def test_an_environment_that_changed_its_spaces_is_refused(stoker: Run, tmp_path
     folder = RunFolder.open(tmp_path / "runs" / "changed")
     folder.write_config({**folder.read_config(), "env": "CartPole-v1"})
     with pytest.raises(CheckpointError, match="has changed since"):
-        resume(folder.path)
+        resume(folder.path, timesteps=512)
