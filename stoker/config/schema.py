@@ -97,7 +97,7 @@ class PPOSettings:
     preset's size."""
     n_epochs: Annotated[int, COUNT, _also("update_epochs", "repeat_times")]
     """Passes over each rollout, reshuffled each time."""
-    learning_rate: Annotated[float, _also("lr")] = 7e-4
+    learning_rate: Annotated[float, _also("lr")] = 1e-3
     """Adam's step size, at the start."""
     lr_schedule: Schedule = "linear"
     """`linear` falls to 0 over the run."""
@@ -117,7 +117,7 @@ class PPOSettings:
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this norm."""
-    target_kl: float | None = None
+    target_kl: float | None = 0.03
     """Stop a rollout's updates once its KL divergence passes 1.5 times this; None never stops."""
     normalize_advantage: bool = True
     """Scale each minibatch's advantages to mean 0 and deviation 1."""

@@ -49,7 +49,7 @@ def test_full_precision_can_be_had() -> None:
 
 @pytest.mark.parametrize("env", _TASKS)
 def test_the_update_never_waits_for_the_gpu(env: str) -> None:
-    parts = parts_for(env)
+    parts = parts_for(env, target_kl=None)
     parts.learner.learn(parts.collector.collect(version=0), version=0)  # first call: allocations
     rollout = parts.collector.collect(version=1)
     torch.cuda.set_sync_debug_mode("error")
