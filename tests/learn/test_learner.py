@@ -201,7 +201,8 @@ def test_the_next_rollout_learns_again_after_a_kl_stop() -> None:
 
 def test_without_a_kl_limit_nothing_stops() -> None:
     recorder = with_kl(*[1e9] * 8)
-    report = make_learner(recorder, n_epochs=2).learn(make_rollout(), version=0, target_kl=None)
+    learner = make_learner(recorder, n_epochs=2, target_kl=None)
+    report = learner.learn(make_rollout(), version=0)
     assert report.metrics["train/n_updates"] == 8
 
 
