@@ -13,16 +13,22 @@ import pytest
 TESTS = Path(__file__).parent
 
 
+@pytest.fixture(autouse=True, scope="session")
+def importable() -> None:
+    """Subprocesses find the project and `tests/tasks.py`, besides what this one finds."""
+    known = os.environ.get("PYTHONPATH")
+    paths = [str(TESTS), str(TESTS.parent), *([known] if known else [])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
 @pytest.fixture
 def start_stoker(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Starts `python -m stoker WORDS` in an empty folder; `tests/tasks.py` can be imported."""
 
     def start(*words: str) -> subprocess.Popen[str]:
-        environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
         return subprocess.Popen(
             [sys.executable, "-m", "stoker", *words],
             cwd=tmp_path,
-            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

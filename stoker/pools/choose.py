@@ -16,7 +16,7 @@ from stoker.types import EnvSpec
 HANDOVER_S = 60e-6
 """What a step through the process pool costs for waking and answering, whatever the workers do."""
 HANDOVER_PER_WORKER_S = 10e-6
-"""And this for each worker: 66, 73 and 85 us a step with 1, 2 and 4 workers on 16 cores
+"""And this for each worker: 65, 76 and 102 us a step with 1, 2 and 4 workers on 16 cores
 (`python -m bench handover`, bench/results/handover-gpu.json)."""
 
 

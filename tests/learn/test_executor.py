@@ -55,7 +55,7 @@ def ppo_loss(policy: ActorCritic) -> LossFunction:
             functional_call(policy, {**parameters, **buffers}, arguments), batch, clip, settings
         )
         compiled = torch.full((), float(torch.compiler.is_compiling()))
-        return found._replace(metrics={**found.metrics, "compiled": compiled})
+        return Loss(found.total, found.approx_kl, {**found.metrics, "compiled": compiled})
 
     return loss
 

@@ -251,7 +251,6 @@ def test_a_ctrl_c_while_workers_start_is_the_trainers_alone(tmp_path: Path, afte
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(here.parents[1])},
         start_new_session=True,
     )
     with trainer:
@@ -284,7 +283,6 @@ def test_when_the_trainer_is_killed_the_workers_leave(action: int) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(here.parents[1])},
     )
     with trainer:
         assert trainer.stdout is not None

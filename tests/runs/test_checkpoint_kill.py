@@ -56,7 +56,6 @@ def saver(parent: Path) -> Iterator[Saver]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as process:
         try:
             yield Saver(process)
