@@ -11,7 +11,6 @@ import stat
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 
 from stoker.errors import RunError
 
@@ -48,12 +47,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 _SHOW_CURSOR = b"\x1b[?25h"
@@ -36,12 +36,7 @@ class StopRequest:
             self._before = {number: signal.signal(number, self._heard) for number in ours}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._timer is not None:

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from stoker.pools.inline import InlinePool
 from stoker.pools.spaces import describe_env
 from stoker.types import ActionSpec, EnvSpec, StepBatch
 
@@ -189,3 +190,7 @@ def assert_same(left: StepBatch, right: StepBatch) -> None:
             other = theirs[leaf]
             assert (array.dtype, array.shape) == (other.dtype, other.shape), (field, leaf)
             assert array.tobytes() == other.tobytes(), (field, leaf, array, other)
+
+
+def pool_of(make_env: Any, n_envs: int = 1) -> InlinePool:
+    return InlinePool(make_env, spec_of(make_env()), n_envs)
