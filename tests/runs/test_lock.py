@@ -114,6 +114,9 @@ def test_a_child_that_outlives_the_trainer_does_not_keep_it(run: RunFolder, chil
         trainer.kill()
         trainer.wait()
         os.kill(survivor, 0)
+        deadline = time.monotonic() + 10  # the child may not have run at all yet
+        while is_locked(run.path) and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert is_locked(run.path) is False
         run.lock().close()
     finally:
