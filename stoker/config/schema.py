@@ -97,7 +97,7 @@ class PPOSettings:
     preset's size."""
     n_epochs: Annotated[int, COUNT, _also("update_epochs", "repeat_times")]
     """Passes over each rollout, reshuffled each time."""
-    learning_rate: Annotated[float, _also("lr")] = 1e-3
+    learning_rate: Annotated[float, _also("lr")] = 5e-4
     """Adam's step size, at the start."""
     lr_schedule: Schedule = "linear"
     """`linear` falls to 0 over the run."""
