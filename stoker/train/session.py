@@ -197,7 +197,9 @@ class Session:
             raise TrainingError(f"{found} Stopping. {advice}")
         where, saved = checkpoints.load_newest(self.folder.checkpoints)
         warnings.warn(f"{found} Rolling back to {where.name}, once. {advice}", stacklevel=2)
+        spent = self.wall_s
         self.restore(saved)
+        self._wall_before = spent  # what is thrown away took its time all the same
         self.counters.rollbacks += 1
         for generator in (self.parts.policy.generator, self.parts.learner.generator):
             generator.manual_seed(generator.initial_seed() + 1_000_003)
