@@ -98,7 +98,8 @@ class Learner:
             self.parameters.values(), self.settings.max_grad_norm, foreach=True
         )
         finite = torch.isfinite(norm) & torch.isfinite(loss.total.detach())
-        # Adam skips its step on the device where found_inf is 1: no answer is fetched.
+        # Adam skips its step on the device where found_inf is 1: no answer is fetched. Torch reads
+        # the attribute (as its GradScaler sets it) without declaring it.
         self.optimiser.found_inf = (stopped | ~finite).to(norm.dtype)  # type: ignore[attr-defined]
         self.optimiser.step()
         return {**loss.metrics, "train/grad_norm": norm}, finite, stopped

@@ -132,7 +132,8 @@ def test_a_mode_by_its_word_is_known() -> None:
 def test_actions_arrive_in_the_environments_own_terms() -> None:
     pool = VectorPool(SyncVectorEnv([Wanderer] * 2), "wanderers")
     pool.reset(seed=0)
-    pool.step(act(0, 3))  # its Discrete starts at 1, and it asserts what it is given
+    batch = pool.step(act(0, 3))  # its Discrete starts at 1; it pays its action and a fraction
+    assert np.floor(batch.reward).tolist() == [1, 4]
 
 
 def test_a_part_of_a_vector_environment_cannot_step() -> None:

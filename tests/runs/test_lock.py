@@ -140,7 +140,8 @@ def test_readers_that_look_never_keep_a_trainer_out(run: RunFolder) -> None:
         reader.start()
     try:
         for _ in range(50):
-            run.lock().close()
+            with run.lock():
+                assert is_locked(run.path)
     finally:
         over.set()
         for reader in readers:
@@ -153,8 +154,9 @@ def test_a_reader_that_looks_right_now_is_waited_for(run: RunFolder) -> None:
     fcntl.flock(reader, fcntl.LOCK_SH)
     closing = threading.Timer(0.1, os.close, [reader])
     closing.start()
-    run.lock().close()
-    closing.join()
+    with run.lock():
+        closing.join()
+        assert is_locked(run.path)
 
 
 @pytest.mark.parametrize("refusal", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
@@ -181,7 +183,8 @@ def test_without_fcntl_nothing_is_made(run: RunFolder, monkeypatch: pytest.Monke
 def test_a_full_disk_does_not_keep_a_run_from_its_start(small_disk: Any) -> None:
     run = RunFolder.create(small_disk.path, "walker")
     small_disk.fill()
-    run.lock().close()
+    with run.lock():
+        assert is_locked(run.path) is not False, "held, or not to be had for want of room"
 
 
 def test_a_run_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
