@@ -194,6 +194,8 @@ class Pool(Protocol):
 
     spec: EnvSpec
     n_envs: int
+    groups: tuple[slice, ...]
+    """Ranges of environments that alternate: one is thought about while another steps."""
 
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
         """Start every environment, or bring each back to where `journal` says it stood.
@@ -203,9 +205,18 @@ class Pool(Protocol):
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None: ...
 
-    def recv(self, at_least: int) -> StepBatch: ...
+    def recv(
+        self, at_least: int, among: slice | None = None, patience: float | None = None
+    ) -> StepBatch:
+        """Those that are done of the environments `among` (of all), once `at_least` of them are.
+
+        After `patience` seconds it returns those that are done, be they fewer, or none.
+        """
 
     def step(self, actions: np.ndarray) -> StepBatch: ...
+
+    def faults(self) -> dict[str, int]:
+        """How often each kind of fault was mended so far, by name."""
 
     def close(self) -> None: ...
 

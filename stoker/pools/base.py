@@ -19,6 +19,7 @@ class BasePool(ABC):
         self.spec, self.n_envs = spec, n_envs
         self.codec = ActionCodec(spec.action)
         self._everyone = np.arange(n_envs)
+        self.groups: tuple[slice, ...] = (slice(0, n_envs),)
 
     @abstractmethod
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
@@ -29,7 +30,9 @@ class BasePool(ABC):
         """Hand policy actions [n, A] to the environments `env_ids` [n]; they begin to step."""
 
     @abstractmethod
-    def recv(self, at_least: int) -> StepBatch:
+    def recv(
+        self, at_least: int, among: slice | None = None, patience: float | None = None
+    ) -> StepBatch:
         """Wait until `at_least` environments that were sent to are done; all that are done."""
 
     @abstractmethod
@@ -40,6 +43,10 @@ class BasePool(ABC):
         """Step everyone with policy actions [N, A]."""
         self.send(actions, self._everyone)
         return self.recv(self.n_envs)
+
+    def faults(self) -> dict[str, int]:
+        """How often each kind of fault was mended so far; a pool that mends nothing has none."""
+        return {}
 
     def __enter__(self) -> BasePool:
         return self

@@ -36,7 +36,9 @@ class InlinePool(BasePool):
             self._slots[env_id].step()
         self._sent[env_ids] = True
 
-    def recv(self, at_least: int) -> StepBatch:
+    def recv(
+        self, at_least: int, among: slice | None = None, patience: float | None = None
+    ) -> StepBatch:
         ready = None if self._sent.all() else np.flatnonzero(self._sent)
         self._sent[:] = False
         return check_values(self._rows.batch(ready), self.spec)

@@ -106,7 +106,9 @@ class ProcessPool(BasePool):
             if chosen.size:
                 self._tell(pipe, chosen, _STEP + chosen.astype(np.int64).tobytes())
 
-    def recv(self, at_least: int) -> StepBatch:
+    def recv(
+        self, at_least: int, among: slice | None = None, patience: float | None = None
+    ) -> StepBatch:
         while self._ready.sum() < at_least and self._awaited:
             self._collect(wait(list(self._awaited)))
         ready = None if self._ready.all() else np.flatnonzero(self._ready)

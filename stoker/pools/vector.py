@@ -66,7 +66,9 @@ class VectorPool(BasePool):
             )
         self._rows.action[env_ids] = self.codec.encode(actions)
 
-    def recv(self, at_least: int) -> StepBatch:
+    def recv(
+        self, at_least: int, among: slice | None = None, patience: float | None = None
+    ) -> StepBatch:
         rows = self._rows
         obs, reward, terminated, truncated, info = self._envs.step(rows.action.copy())
         rows.reward[:], rows.terminated[:] = reward, terminated
