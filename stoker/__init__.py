@@ -4,12 +4,15 @@
     model = PPO("MlpPolicy", "CartPole-v1").learn(100_000)
 
 Names are loaded when first used: environment workers import this package and must not import torch.
+Importing it also makes the environments that ship known to Gymnasium (`stoker.envs.SHIPPED`).
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from stoker.envs import register_shipped
 
 if TYPE_CHECKING:
     from stoker.config import Config as Config
@@ -24,6 +27,8 @@ _HOMES = {
     "Config": ("stoker.config", "Config"),
     "resolve": ("stoker.train.devices", "resolve_here"),
 }
+
+register_shipped()
 
 
 def __getattr__(name: str) -> Any:
