@@ -28,6 +28,16 @@ class Boxes(NamedTuple):
     height: np.ndarray
 
 
+def dot(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The product [...] of vectors [..., 2]."""
+    return left[..., 0] * right[..., 0] + left[..., 1] * right[..., 1]
+
+
+def length(vector: np.ndarray) -> np.ndarray:
+    """The length [...] of vectors [..., 2]."""
+    return np.sqrt(dot(vector, vector))
+
+
 def bearing(vector: np.ndarray) -> np.ndarray:
     """The direction [...] nearest to each vector [..., 2]; the lower of two as near."""
     return (vector @ HEADING.T).argmax(-1)
@@ -35,10 +45,12 @@ def bearing(vector: np.ndarray) -> np.ndarray:
 
 def blocked(point: np.ndarray, altitude: np.ndarray, boxes: Boxes, arena: float) -> np.ndarray:
     """Whether units at `point` [..., U, 2] touch an obstacle or leave the arena: bool [..., U]."""
-    depth = np.abs(point[..., None, :] - boxes.centre) - boxes.half
-    touches = (depth < UNIT_RADIUS).all(-1) & (boxes.height > altitude[:, None])
+    reach = boxes.half + UNIT_RADIUS
+    touches = np.abs(point[..., :1] - boxes.centre[:, 0]) < reach[:, 0]
+    touches &= np.abs(point[..., 1:] - boxes.centre[:, 1]) < reach[:, 1]
+    touches &= boxes.height > altitude[:, None]
     leaves = np.abs(point - arena / 2) > arena / 2 - UNIT_RADIUS
-    return touches.any(-1) | leaves.any(-1)
+    return touches.any(-1) | leaves[..., 0] | leaves[..., 1]
 
 
 def crossing(start: np.ndarray, way: np.ndarray, boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
@@ -46,15 +58,18 @@ def crossing(start: np.ndarray, way: np.ndarray, boxes: Boxes) -> tuple[np.ndarr
 
     A line that misses a box leaves it before it enters it.
     """
-    way = np.where(np.abs(way) < _FLAT, _FLAT, way)[..., None, :]
-    middle = (boxes.centre - start[..., None, :]) / way
-    reach = boxes.half / np.abs(way)
-    return (middle - reach).max(-1), (middle + reach).min(-1)
+    way = np.where(np.abs(way) < _FLAT, _FLAT, way)
+    x, y = way[..., :1], way[..., 1:]
+    middle_x = (boxes.centre[:, 0] - start[..., :1]) / x
+    middle_y = (boxes.centre[:, 1] - start[..., 1:]) / y
+    reach_x, reach_y = boxes.half[:, 0] / np.abs(x), boxes.half[:, 1] / np.abs(y)
+    enter = np.maximum(middle_x - reach_x, middle_y - reach_y)
+    return enter, np.minimum(middle_x + reach_x, middle_y + reach_y)
 
 
-def sight_lines(start: np.ndarray, end: np.ndarray, above: np.ndarray, boxes: Boxes) -> np.ndarray:
-    """Whether nothing higher than `above` [...] stands between the points [..., 2]: bool [...]."""
-    enter, leave = crossing(start, end - start, boxes)
+def sight_lines(start: np.ndarray, way: np.ndarray, above: np.ndarray, boxes: Boxes) -> np.ndarray:
+    """Whether nothing higher than `above` [...] stands on the way from start, [..., 2]: [...]."""
+    enter, leave = crossing(start, way, boxes)
     stands = (leave >= np.maximum(enter, 0)) & (enter <= 1) & (boxes.height > above[..., None])
     return ~stands.any(-1)
 
@@ -63,7 +78,7 @@ def ray_lengths(
     start: np.ndarray, way: np.ndarray, altitude: np.ndarray, boxes: Boxes, arena: float
 ) -> np.ndarray:
     """How far each unit [U, 2] can look along its rays [U, R, 2], as shares of them: [U, R]."""
-    origin = np.broadcast_to(start[:, None], way.shape)
+    origin = start[:, None]
     enter, leave = crossing(origin, way, boxes)
     hits = (leave >= np.maximum(enter, 0)) & (boxes.height > altitude[:, None, None])
     nearest = np.where(hits, np.maximum(enter, 0), 1).min(-1)

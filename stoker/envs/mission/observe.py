@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stoker.envs.mission.geometry import DIRECTIONS, HEADING, ray_lengths
+from stoker.envs.mission.geometry import DIRECTIONS, HEADING, dot, length, ray_lengths
 from stoker.envs.mission.rules import in_zone
 from stoker.envs.mission.state import FULL_THROTTLE, TOP_ALTITUDE, Rules, State
 
@@ -62,10 +62,10 @@ def vector(rules: Rules, state: State) -> np.ndarray:
 
 def _from(facing: np.ndarray, way: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The way [A, 2] as a unit's own (ahead, left) of length 1, and its length [A]."""
-    length = np.sqrt((way * way).sum(-1))
-    ahead = (facing * way).sum(-1)
+    distance = length(way)
     left = facing[:, 0] * way[:, 1] - facing[:, 1] * way[:, 0]
-    return np.stack([ahead, left], -1) / np.maximum(length, 1e-6)[:, None], length
+    own = np.stack([dot(facing, way), left], -1)
+    return own / np.maximum(distance, 1e-6)[:, None], distance
 
 
 def _nearest_threat(
@@ -77,11 +77,11 @@ def _nearest_threat(
     """
     a, s = rules.attackers, rules.scenario
     way = state.spotted_at - state.position[:a, None]
-    nearest = np.where(known, (way * way).sum(-1), np.inf).argmin(-1)
-    direction, length = _from(HEADING[state.heading[:a]], way[np.arange(a), nearest])
+    nearest = np.where(known, dot(way, way), np.inf).argmin(-1)
+    direction, distance = _from(HEADING[state.heading[:a]], way[np.arange(a), nearest])
     exists = known.any()
     freshness = 1 - state.spotted_age[nearest] / s.memory
-    return direction * exists, np.maximum(1 - length / s.arena, 0) * exists, freshness * exists
+    return direction * exists, np.maximum(1 - distance / s.arena, 0) * exists, freshness * exists
 
 
 def _rays(rules: Rules, state: State) -> np.ndarray:

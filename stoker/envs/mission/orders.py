@@ -68,8 +68,8 @@ def orders(rules: Rules, state: State, action: np.ndarray) -> Orders:
 def defender_course(rules: Rules, state: State) -> tuple[np.ndarray, np.ndarray]:
     """Throttle and turn of the defenders, int32 [D] each, as a function of the state alone.
 
-    A defender makes for the nearest attacker that it sees, at full throttle, else for its place
-    on the ring around the zone. It tags whenever it can.
+    A defender makes for the nearest attacker that it sees; else, while the zone is being captured,
+    for the zone; else, at leisure, for its place on the ring around it. It tags whenever it can.
     """
     a = rules.attackers
     way, distance = gaps(rules, state)
@@ -78,8 +78,10 @@ def defender_course(rules: Rules, state: State) -> tuple[np.ndarray, np.ndarray]
     to_prey = -way[prey, np.arange(rules.defenders)]
     place = (state.patrol + PATROL_TURN * (state.tick // PATROL_TICKS + 1)) % DIRECTIONS
     ring = state.zone + np.float32(rules.scenario.patrol_radius) * HEADING[place]
-    goal = np.where(chases[:, None], to_prey, ring - state.position[a:])
+    alarm = state.captured > 0
+    post = np.where(alarm, state.zone, ring)
+    goal = np.where(chases[:, None], to_prey, post - state.position[a:])
     half = DIRECTIONS // 2
     turn = (bearing(goal) - state.heading[a:] + half) % DIRECTIONS - half
-    throttle = np.where(chases, FULL_THROTTLE, PATROL_THROTTLE)
+    throttle = np.where(chases | alarm, FULL_THROTTLE, PATROL_THROTTLE)
     return throttle.astype(np.int32), np.clip(turn, -SUB_TICKS, SUB_TICKS).astype(np.int32)

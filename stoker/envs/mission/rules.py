@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stoker.envs.mission.geometry import DIRECTIONS, HEADING, blocked
+from stoker.envs.mission.geometry import DIRECTIONS, HEADING, blocked, length
 from stoker.envs.mission.orders import Orders, orders
 from stoker.envs.mission.sight import gaps, look
 from stoker.envs.mission.state import SUB_TICKS, Rules, State
@@ -52,14 +52,13 @@ def step(rules: Rules, state: State, action: np.ndarray, uniforms: np.ndarray) -
 
 def zone_gap(rules: Rules, state: State) -> np.ndarray:
     """Metres from each attacker to the zone's edge, 0 inside: float32 [A]."""
-    way = state.position[: rules.attackers] - state.zone
-    return np.maximum(np.sqrt((way * way).sum(-1)) - state.zone_radius, 0)
+    distance = length(state.position[: rules.attackers] - state.zone)
+    return np.maximum(distance - state.zone_radius, 0)
 
 
 def in_zone(rules: Rules, state: State) -> np.ndarray:
     """Active units on the ground of the zone: bool [U]."""
-    way = state.position - state.zone
-    inside = (way * way).sum(-1) <= state.zone_radius * state.zone_radius
+    inside = length(state.position - state.zone) <= state.zone_radius
     return inside & (state.altitude == 0) & state.active
 
 
@@ -102,7 +101,7 @@ def _move(rules: Rules, state: State, wanted: Orders) -> State:
     turn = np.where(active, wanted.turn, 0)
     altitude = np.where(active, wanted.altitude, state.altitude)
     altitude = np.where(blocked(state.position, altitude, boxes, arena), state.altitude, altitude)
-    length = (rules.speed * throttle)[:, None]
+    length = (rules.speed * throttle.astype(np.float32))[:, None]
     position, heading = state.position, state.heading
     for sub_tick in range(SUB_TICKS):
         heading = (heading + np.sign(turn) * (np.abs(turn) > sub_tick)) % DIRECTIONS

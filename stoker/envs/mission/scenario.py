@@ -66,14 +66,14 @@ class Scenario:
     fliers: int = _count(1, 0, 8)
     """The first so many attackers can fly."""
     defenders: tuple[int, int] = _counts((2, 3), 0, 8)
-    obstacles: tuple[int, int] = _counts((5, 9), 0, 24)
+    obstacles: tuple[int, int] = _counts((6, 10), 0, 24)
     """How many obstacles are drawn; those too near a start or the zone are struck out."""
     obstacle_half: tuple[float, float] = _numbers((3.0, 8.0), 1, 100)
     """Half of an obstacle's extent, drawn for each axis."""
     tall_share: float = _number(0.5, 0, 1)
     """Probability that an obstacle is too high to fly over."""
     zone_radius: tuple[float, float] = _numbers((8.0, 11.0), 2, 100)
-    capture_ticks: int = _count(10, 1, 1000)
+    capture_ticks: int = _count(20, 1, 1000)
     """Ticks that the zone must be held."""
     patrol_radius: float = _number(18.0, 0, 500)
     """Distance from the zone's centre at which idle defenders circle."""

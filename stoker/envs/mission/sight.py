@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stoker.envs.mission.geometry import HEADING, sight_lines
+from stoker.envs.mission.geometry import HEADING, dot, length, sight_lines
 from stoker.envs.mission.state import Rules, State
 
 SLACK = 1e-4
@@ -15,7 +15,7 @@ def gaps(rules: Rules, state: State) -> tuple[np.ndarray, np.ndarray]:
     """From each attacker to each defender: the way [A, D, 2] and its length [A, D]."""
     a = rules.attackers
     way = state.position[a:] - state.position[:a, None]
-    return way, np.sqrt((way * way).sum(-1))
+    return way, length(way)
 
 
 def look(rules: Rules, state: State) -> State:
@@ -24,14 +24,11 @@ def look(rules: Rules, state: State) -> State:
     way, distance = gaps(rules, state)
     facing = HEADING[state.heading]
     above = np.maximum(state.altitude[:a, None], state.altitude[a:])
-    start = np.broadcast_to(state.position[:a, None], way.shape)
-    clear = sight_lines(start, start + way, above, state.boxes)
+    clear = sight_lines(state.position[:a, None], way, above, state.boxes)
     level = np.abs(state.altitude[:a, None] - state.altitude[a:]) <= 1
-    by_attackers = _views(
-        rules, slice(None, a), (facing[:a, None] * way).sum(-1), distance, clear, level
-    )
+    by_attackers = _views(rules, slice(None, a), dot(facing[:a, None], way), distance, clear, level)
     by_defenders = _views(
-        rules, slice(a, None), -(facing[a:] * way).sum(-1).T, distance.T, clear.T, level.T
+        rules, slice(a, None), -dot(facing[a:], way).T, distance.T, clear.T, level.T
     )
     alive, active = state.alive, state.active
     return state._replace(
