@@ -171,6 +171,7 @@ def test_what_workers_import_leaves_torch_out() -> None:
         "stoker.errors",
         "stoker.config",
         "stoker.envs.registry",
+        "stoker.envs.mission.env",
         "stoker.pools.inline",
         "stoker.pools.process",
         "stoker.pools.choose",

@@ -37,12 +37,12 @@ def _numbers(default: tuple[float, float], low: float, high: float) -> Any:
 class RewardWeights:
     """By what each component of the reward is multiplied; docs/mission.md says what they count."""
 
-    progress: float = _number(4.0, -100, 100)
-    capture: float = _number(4.0, -100, 100)
+    progress: float = _number(10.0, -100, 100)
+    capture: float = _number(5.0, -100, 100)
     tags_made: float = _number(0.3, -100, 100)
-    tagged: float = _number(-0.5, -100, 100)
+    tagged: float = _number(-0.2, -100, 100)
     win: float = _number(10.0, -100, 100)
-    lose: float = _number(-3.0, -100, 100)
+    lose: float = _number(-2.0, -100, 100)
     time: float = _number(-0.01, -100, 100)
 
 
@@ -73,7 +73,7 @@ class Scenario:
     tall_share: float = _number(0.5, 0, 1)
     """Probability that an obstacle is too high to fly over."""
     zone_radius: tuple[float, float] = _numbers((8.0, 11.0), 2, 100)
-    capture_ticks: int = _count(20, 1, 1000)
+    capture_ticks: int = _count(15, 1, 1000)
     """Ticks that the zone must be held."""
     patrol_radius: float = _number(18.0, 0, 500)
     """Distance from the zone's centre at which idle defenders circle."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from stoker.envs.mission.geometry import DIRECTIONS, HEADING, UNIT_RADIUS, Boxes
+from stoker.envs.mission.geometry import DIRECTIONS, HEADING, UNIT_RADIUS, Boxes, bearing, length
 from stoker.envs.mission.scenario import Scenario
 from stoker.envs.mission.sight import look
 from stoker.envs.mission.state import Rules, State
 
 LOW, TALL = 1, 3
+SPREAD = 8
+"""Attackers start with a heading that is off the zone by so many directions at most."""
 CLEARANCE = 4.0
 """No obstacle comes nearer than this to where a unit starts, or to the zone."""
 
@@ -43,9 +45,9 @@ def initial(rules: Rules, uniforms: np.ndarray) -> State:
 
     starts = np.concatenate([attackers, defenders])
     present = np.concatenate([np.arange(a) < n_attackers, np.arange(d) < n_defenders])
-    headings = _pick(
-        np.concatenate([attacker_draws[:, 2], defender_draws[:, 1]]), 0, DIRECTIONS - 1
-    )
+    towards_zone = bearing(zone - attackers) + _pick(attacker_draws[:, 2], -SPREAD, SPREAD)
+    anywhere = _pick(defender_draws[:, 1], 0, DIRECTIONS - 1)
+    headings = np.concatenate([towards_zone % DIRECTIONS, anywhere]).astype(np.int32)
     boxes = _boxes(s, of_boxes.reshape(o, 5), turn)
     keeps = (np.arange(o) < n_boxes) & _far(boxes, zone[None], zone_radius) & _far(boxes, starts, 0)
     boxes = Boxes(*(values * keeps.reshape(-1, *[1] * (values.ndim - 1)) for values in boxes))
@@ -55,7 +57,7 @@ def initial(rules: Rules, uniforms: np.ndarray) -> State:
         tick=np.int32(0),
         present=present,
         position=starts * present[:, None],
-        heading=headings,
+        heading=headings * present,
         throttle=none,
         altitude=none,
         shield=np.full(a + d, s.shield, np.int32),
@@ -105,4 +107,4 @@ def _boxes(s: Scenario, draws: np.ndarray, turn: np.ndarray) -> Boxes:
 def _far(boxes: Boxes, points: np.ndarray, radius: float | np.float32) -> np.ndarray:
     """Which boxes leave room for circles around all `points` [N, 2]: bool [O]."""
     apart = np.maximum(np.abs(points - boxes.centre[:, None]) - boxes.half[:, None], 0)
-    return (np.sqrt((apart * apart).sum(-1)) >= radius + CLEARANCE).all(-1)
+    return (length(apart) >= radius + CLEARANCE).all(-1)
