@@ -40,7 +40,7 @@ def length(vector: np.ndarray) -> np.ndarray:
 
 def bearing(vector: np.ndarray) -> np.ndarray:
     """The direction [...] nearest to each vector [..., 2]; the lower of two as near."""
-    return (vector @ HEADING.T).argmax(-1)
+    return dot(vector[..., None, :], HEADING).argmax(-1)
 
 
 def blocked(point: np.ndarray, altitude: np.ndarray, boxes: Boxes, arena: float) -> np.ndarray:

@@ -50,7 +50,6 @@ def initial(rules: Rules, uniforms: np.ndarray) -> State:
     headings = np.concatenate([towards_zone % DIRECTIONS, anywhere]).astype(np.int32)
     boxes = _boxes(s, of_boxes.reshape(o, 5), turn)
     keeps = (np.arange(o) < n_boxes) & _far(boxes, zone[None], zone_radius) & _far(boxes, starts, 0)
-    boxes = Boxes(*(values * keeps.reshape(-1, *[1] * (values.ndim - 1)) for values in boxes))
 
     none = np.zeros(a + d, np.int32)
     state = State(
@@ -64,7 +63,7 @@ def initial(rules: Rules, uniforms: np.ndarray) -> State:
         stun=none,
         tag_wait=none,
         scan_wait=none[:a],
-        boxes=boxes,
+        boxes=_kept(boxes, keeps),
         zone=zone,
         zone_radius=zone_radius,
         captured=np.int32(0),
@@ -104,7 +103,13 @@ def _boxes(s: Scenario, draws: np.ndarray, turn: np.ndarray) -> Boxes:
     return Boxes(centre, half[:, ::-1] if turn[2] else half, height)
 
 
+def _kept(boxes: Boxes, keeps: np.ndarray) -> Boxes:
+    """Those that `keeps`, bool [O], names; the others become zeros."""
+    here = keeps[:, None]
+    return Boxes(boxes.centre * here, boxes.half * here, boxes.height * keeps)
+
+
 def _far(boxes: Boxes, points: np.ndarray, radius: float | np.float32) -> np.ndarray:
     """Which boxes leave room for circles around all `points` [N, 2]: bool [O]."""
     apart = np.maximum(np.abs(points - boxes.centre[:, None]) - boxes.half[:, None], 0)
-    return (length(apart) >= radius + CLEARANCE).all(-1)
+    return np.asarray((length(apart) >= radius + CLEARANCE).all(-1))
