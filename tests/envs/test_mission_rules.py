@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from missions import EAST, NORTH, WEST, field
@@ -9,8 +11,9 @@ from missions import EAST, NORTH, WEST, field
 from stoker.envs.mission.observe import vector
 from stoker.envs.mission.orders import Action, defender_course
 from stoker.envs.mission.rules import Outcome, step
-from stoker.envs.mission.scenario import COMPONENTS
-from stoker.envs.mission.state import FULL_THROTTLE, Rules, State
+from stoker.envs.mission.scenario import COMPONENTS, load_scenario
+from stoker.envs.mission.start import draws_at_start, initial
+from stoker.envs.mission.state import FULL_THROTTLE, Rules, State, rules_of
 
 SURE, NEVER = 0.999, 0.0
 """Uniforms with which a tag hits, or misses unless it is at hand."""
@@ -194,3 +197,25 @@ def test_unseen_attackers_leave_a_defender_to_its_patrol_until_the_alarm() -> No
     alarmed = state._replace(captured=np.int32(1))
     throttle, turn = defender_course(rules, alarmed)
     assert (throttle.tolist(), turn.tolist()) == ([FULL_THROTTLE], [0])
+
+
+@pytest.mark.parametrize(
+    ("draw", "moved"),
+    [
+        (3, lambda place: place * [-1, 1] + [100, 0]),
+        (4, lambda place: place * [1, -1] + [0, 100]),
+        (5, lambda place: place[..., ::-1]),
+    ],
+    ids=["mirror x", "mirror y", "swap"],
+)
+def test_a_start_may_be_mirrored_or_swapped(
+    draw: int, moved: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    rules = rules_of(load_scenario())
+    uniforms = np.random.default_rng(0).random(draws_at_start(rules), np.float32)
+    uniforms[3:6] = 0.9
+    plain = initial(rules, uniforms)
+    uniforms[draw] = 0.1
+    turned = initial(rules, uniforms)
+    assert turned.zone == pytest.approx(moved(plain.zone), abs=1e-4)
+    assert turned.position[:4] == pytest.approx(moved(plain.position[:4]), abs=1e-4)
