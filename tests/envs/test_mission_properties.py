@@ -14,7 +14,7 @@ from stoker.envs.mission.env import MissionEnv
 from stoker.envs.mission.geometry import HEADING, UNIT_RADIUS
 from stoker.envs.mission.observe import PER_ATTACKER
 from stoker.envs.mission.rules import step
-from stoker.envs.mission.state import Rules, State
+from stoker.envs.mission.state import State
 
 CROWDED = {"attackers": [1, 4], "fliers": 2, "defenders": [0, 4], "obstacles": [0, 14], "arena": 80}
 seeds = st.integers(0, 2**32 - 1)
@@ -40,7 +40,7 @@ def missions(seed: int, ticks: int = 30) -> Iterator[tuple[MissionEnv, State, np
             return
 
 
-def in_the_way(rules: Rules, state: State, points: np.ndarray, above: int, grown: float) -> bool:
+def in_the_way(state: State, points: np.ndarray, above: int, grown: float) -> bool:
     """Whether any of `points` [N, 2] is in an obstacle higher than `above`, grown by `grown`."""
     return any(
         height > above and (np.abs(points - centre) < half + grown).all(-1).any()
@@ -58,7 +58,7 @@ def test_units_stay_in_the_arena_and_out_of_obstacles(seed: int) -> None:
             assert place.min() >= UNIT_RADIUS
             assert place.max() <= 80 - UNIT_RADIUS
             above = int(state.altitude[unit])
-            assert not in_the_way(env.rules, state, place[None], above, UNIT_RADIUS - 1e-4)
+            assert not in_the_way(state, place[None], above, UNIT_RADIUS - 1e-4)
 
 
 @quick
@@ -78,7 +78,7 @@ def test_who_is_seen_is_in_range_in_view_and_not_behind_anything(seed: int) -> N
                 and state.alive[i]
                 and distance <= rules.sight_range[a + d] + slack
                 and ahead >= rules.sight_cos[a + d] * distance - slack
-                and not in_the_way(rules, state, points, above, -slack)
+                and not in_the_way(state, points, above, -slack)
                 for slack in (-0.3, 0.01)
             }
             if state.sees_attacker[d, i]:

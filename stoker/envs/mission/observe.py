@@ -25,7 +25,7 @@ def vector(rules: Rules, state: State) -> np.ndarray:
     to_zone, zone_distance = _from(facing, state.zone - place)
     known = state.spotted_age < s.memory
     threat, closeness, freshness = _nearest_threat(rules, state, known)
-    inside = in_zone(rules, state)
+    inside = in_zone(state)
     single = np.stack(
         [
             rules.flier[:a],

@@ -50,13 +50,13 @@ def step(rules: Rules, state: State, action: np.ndarray, uniforms: np.ndarray) -
     return Outcome(after, components, won, lost, bool(after.tick >= s.step_limit))
 
 
-def zone_gap(rules: Rules, state: State) -> np.ndarray:
+def _zone_gap(rules: Rules, state: State) -> np.ndarray:
     """Metres from each attacker to the zone's edge, 0 inside: float32 [A]."""
     distance = length(state.position[: rules.attackers] - state.zone)
     return np.maximum(distance - state.zone_radius, 0)
 
 
-def in_zone(rules: Rules, state: State) -> np.ndarray:
+def in_zone(state: State) -> np.ndarray:
     """Active units on the ground of the zone: bool [U]."""
     inside = length(state.position - state.zone) <= state.zone_radius
     return inside & (state.altitude == 0) & state.active
@@ -101,11 +101,11 @@ def _move(rules: Rules, state: State, wanted: Orders) -> State:
     turn = np.where(active, wanted.turn, 0)
     altitude = np.where(active, wanted.altitude, state.altitude)
     altitude = np.where(blocked(state.position, altitude, boxes, arena), state.altitude, altitude)
-    length = (rules.speed * throttle.astype(np.float32))[:, None]
+    stride = (rules.speed * throttle.astype(np.float32))[:, None]
     position, heading = state.position, state.heading
     for sub_tick in range(SUB_TICKS):
         heading = (heading + np.sign(turn) * (np.abs(turn) > sub_tick)) % DIRECTIONS
-        tries = position + _SLIDES * (length * HEADING[heading])
+        tries = position + _SLIDES * (stride * HEADING[heading])
         stop = blocked(tries, altitude, boxes, arena)[..., None]
         slid = np.where(stop[1], np.where(stop[2], position, tries[2]), tries[1])
         position = np.where(stop[0], slid, tries[0])
@@ -125,7 +125,7 @@ def _spot(rules: Rules, state: State, scans: np.ndarray) -> State:
 
 def _hold(rules: Rules, state: State) -> State:
     """The zone is won tick by tick; a defender in it halts that, and an empty one slips away."""
-    inside = in_zone(rules, state)
+    inside = in_zone(state)
     held, contested = inside[: rules.attackers].any(), inside[rules.attackers :].any()
     gain = np.where(held, ~contested, -1)
     return state._replace(captured=np.int32(np.maximum(state.captured + gain, 0)))
@@ -136,7 +136,7 @@ def _components(
 ) -> np.ndarray:
     """The reward's components, weighted, in the order of COMPONENTS."""
     a, s = rules.attackers, rules.scenario
-    nearer = (zone_gap(rules, before) - zone_gap(rules, after)) * after.alive[:a]
+    nearer = (_zone_gap(rules, before) - _zone_gap(rules, after)) * after.alive[:a]
     counts = np.array(
         [
             nearer.sum() / (s.arena * after.present[:a].sum()),
