@@ -49,10 +49,16 @@ class ActorCritic(nn.Module):
         self.generator = torch.Generator()
 
     def _initialise(self) -> None:
-        """Orthogonal weights and zero biases; near-uniform first actions."""
+        """Orthogonal weights and zero biases, but for the trunks' first layers, as torch made them.
+
+        A tanh network without biases is an odd function: f(-x) = -f(x). It begins with no feature
+        in which one input weighs another, such as braking upright but pumping when hanging, and a
+        policy may never find one. Near-uniform first actions.
+        """
         gains: dict[nn.Module, float] = {self.decide: 0.01, self.judge: 1.0}
+        first = (self.actor.trunk[0], self.critic.trunk[0])
         for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Conv2d)):
+            if isinstance(module, (nn.Linear, nn.Conv2d)) and module not in first:
                 gain = gains.get(module, math.sqrt(2))
                 nn.init.orthogonal_(module.weight, gain)
                 if module.bias is not None:
@@ -92,6 +98,14 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor:
         return self.head.greedy(self.decide(self.actor(self._normalised(obs))), action_mask)
+
+    @torch.no_grad()
+    def appraise(
+        self, obs: DeviceObs, action_mask: Tensor | None, action: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """V(obs) and the log-probability of `action`, [n] each."""
+        now = self(obs, action_mask, action)
+        return now.value, now.log_prob
 
     @torch.no_grad()
     def value(self, obs: DeviceObs) -> Tensor:

@@ -62,18 +62,26 @@ def test_the_value_reaches_the_actors_trunk_only_where_it_is_shared() -> None:
         assert (policy.actor.trunk[0].weight.grad is not None) == shared
 
 
-def test_weights_begin_orthogonal_and_biases_at_zero() -> None:
+def test_weights_begin_orthogonal_and_biases_at_zero_past_the_first_layer() -> None:
     leaves = {"a": VECTOR[PLAIN], "b": LeafSpec("image", (8, 8, 3), "uint8")}
     policy = make_policy(leaves=leaves)
     layers = [m for m in policy.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     assert len(layers) == 2 * (2 + 1 + 2) + 2
     gains = {policy.decide: 0.01, policy.judge: 1.0}
-    for layer in layers:
+    first = [policy.actor.trunk[0], policy.critic.trunk[0]]
+    for layer in [layer for layer in layers if layer not in first]:
         rows = layer.weight.detach().flatten(1)
         rows = rows if rows.shape[0] <= rows.shape[1] else rows.T
         square = gains.get(layer, math.sqrt(2)) ** 2
         torch.testing.assert_close(rows @ rows.T, square * torch.eye(len(rows)), atol=1e-5, rtol=0)
         assert (layer.bias == 0).all()
+
+
+def test_a_new_policy_is_not_an_odd_function() -> None:
+    """With f(-x) = -f(x) it would have no feature in which one input weighs another."""
+    policy = make_policy()
+    there, back = (policy.actor({PLAIN: sign * observed()[PLAIN]}) for sign in (1.0, -1.0))
+    assert ((there + back).abs().mean(0) > 1e-3).all()
 
 
 def test_the_first_actions_are_nearly_uniform() -> None:
