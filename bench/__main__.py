@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from bench import handover, learning
+from bench import handover, lag, learning, overlap
 from bench.record import publish
 
-BENCHES = {"handover": handover.measure, "learning": learning.measure}
+BENCHES = {
+    "handover": handover.measure,
+    "lag": lag.measure,
+    "learning": learning.measure,
+    "overlap": overlap.measure,
+}
 
 
 def main() -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 PLAIN = "obs"
 """The leaf name of an observation space that is not a Dict."""
@@ -88,9 +88,9 @@ class StepBatch(NamedTuple):
     Auto-reset is same-step: where an episode ended, `obs` is already the next one's first
     observation and `final_obs` the last of the one that ended (elsewhere `final_obs` is
     meaningless). `terminated` and `truncated` are never merged; where both are set, terminated
-    wins. `valid` is False for a row that is no transition (a fault cut it off, or a foreign
-    vector environment spent the step on a reset). Arrays may be views that the next `send` to
-    those environments overwrites: copy what you keep.
+    wins. `valid` is False for a row that is no transition: truncated, if a fault cut the episode
+    off; else the step led nowhere (a foreign vector environment spent it on a reset). Arrays may
+    be views that the next `send` to those environments overwrites: copy what you keep.
     """
 
     env_ids: np.ndarray  # int64 [n]
@@ -102,6 +102,24 @@ class StepBatch(NamedTuple):
     action_mask: np.ndarray | None  # bool [n, M]
     valid: np.ndarray  # bool [n]
     metrics: Mapping[str, np.ndarray]  # float32 [n] each
+
+    def rows(self, which: np.ndarray) -> StepBatch:
+        """Some of the rows, copied, in the order that `which` says."""
+        return StepBatch(*(_mapped(lambda field: field[which], value) for value in self))
+
+    def joined(self, other: StepBatch) -> StepBatch:
+        """The rows of both, in the order of their environments."""
+        pairs = zip(self, other, strict=True)
+        both = StepBatch(*(_mapped(lambda *of: np.concatenate(of), *pair) for pair in pairs))
+        return both.rows(np.argsort(both.env_ids))
+
+
+def _mapped(function: Callable[..., np.ndarray], *fields: Any) -> Any:
+    """`function` of a record's fields, which are arrays, arrays by name, or None."""
+    first = fields[0]
+    if isinstance(first, Mapping):
+        return {name: function(*(field[name] for field in fields)) for name in first}
+    return None if first is None else function(*fields)
 
 
 class EpisodeJournal(NamedTuple):
@@ -127,13 +145,19 @@ class PolicyOutput(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """T steps of N environments on the device, as the collector left them."""
+    """T steps of N environments on the device, judged by the policy that is to learn from them.
+
+    A row that is not valid is either a cut (truncated: the policy saw its observation, and what
+    came of it is not known) or a gap (not truncated: there was no step; its neighbours in time
+    are neighbours of each other).
+    """
 
     obs: DeviceObs  # [T, N, ...]
     action: Tensor  # [T, N, A]
     action_mask: Tensor | None  # bool [T, N, M]
     behaviour_log_prob: Tensor  # [T, N], of the policy that acted
     policy_version: Tensor  # int64 [T, N], of the policy that acted
+    log_prob: Tensor  # [T, N], of the policy that learning begins with
     value: Tensor  # [T, N]
     reward: Tensor  # [T, N]
     terminated: Tensor  # bool [T, N]
@@ -149,7 +173,8 @@ class Minibatch(NamedTuple):
     obs: DeviceObs  # [B, ...]
     action: Tensor  # [B, A]
     action_mask: Tensor | None  # bool [B, M]
-    behaviour_log_prob: Tensor  # [B]
+    log_prob: Tensor  # [B], of the policy that learning begins with
+    importance: Tensor  # [B], how much likelier that policy takes the action than the one that did
     value: Tensor  # [B]
     advantage: Tensor  # [B]
     value_target: Tensor  # [B]
@@ -180,11 +205,19 @@ LossFunction = Callable[[Mapping[str, "Tensor"], Minibatch, "Tensor"], Loss]
 class Policy(Protocol):
     """What the collector needs of a policy. Noise comes in as a tensor, so acting is pure."""
 
+    generator: Generator
+    """Where `draw_noise` gets it from."""
+
     def draw_noise(self, rows: int) -> Tensor: ...
 
     def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput: ...
 
     def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor: ...
+
+    def appraise(
+        self, obs: DeviceObs, action_mask: Tensor | None, action: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """V(obs) and the log-probability of `action`, [n] each."""
 
     def value(self, obs: DeviceObs) -> Tensor: ...
 

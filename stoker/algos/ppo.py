@@ -10,6 +10,8 @@ from stoker.config.schema import PPOSettings
 from stoker.nn.actor_critic import Evaluation
 from stoker.types import Loss, Minibatch, Prepared, Rollout
 
+_MOST_IMPORTANCE = 2.0  # past it, a row that the old policy hardly ever chose would drown the rest
+
 
 def prepare(rollout: Rollout, reward: Tensor, settings: PPOSettings) -> Prepared:
     """A rollout's rows with their advantages and value targets.
@@ -31,7 +33,8 @@ def prepare(rollout: Rollout, reward: Tensor, settings: PPOSettings) -> Prepared
         obs={leaf: value.flatten(0, 1) for leaf, value in rollout.obs.items()},
         action=rollout.action.flatten(0, 1),
         action_mask=None if rollout.action_mask is None else rollout.action_mask.flatten(0, 1),
-        behaviour_log_prob=rollout.behaviour_log_prob.flatten(),
+        log_prob=rollout.log_prob.flatten(),
+        importance=_importance(rollout).flatten(),
         value=rollout.value.flatten(),
         advantage=advantage.flatten(),
         value_target=(advantage + rollout.value).flatten(),
@@ -40,10 +43,17 @@ def prepare(rollout: Rollout, reward: Tensor, settings: PPOSettings) -> Prepared
     return Prepared(rows, {"train/explained_variance": explained_variance(rows)})
 
 
+def _importance(rollout: Rollout) -> Tensor:
+    """pi / mu where the policy that learns, pi, is newer than mu that acted; 1 in step."""
+    ratio = (rollout.log_prob - rollout.behaviour_log_prob).exp()
+    return torch.where(rollout.valid, ratio.clamp(max=_MOST_IMPORTANCE), 0.0)
+
+
 def loss(now: Evaluation, batch: Minibatch, clip: Tensor, settings: PPOSettings) -> Loss:
     """The clipped surrogate, the value loss and the entropy bonus, over valid rows alone.
 
-    The ratio is taken against the policy that acted, however old it is.
+    The trust region lies around the policy that learning began with; `importance` corrects for an
+    older one having acted, so that the gradient is that of the ratio to the policy that acted.
     """
     weight = batch.valid.to(now.value.dtype)
     weight = weight / weight.sum().clamp(min=1.0)
@@ -55,10 +65,11 @@ def loss(now: Evaluation, batch: Minibatch, clip: Tensor, settings: PPOSettings)
     if settings.normalize_advantage:
         centred = advantage - mean(advantage)
         advantage = centred / (mean(centred**2).sqrt() + 1e-8)
-    log_ratio = torch.where(batch.valid, now.log_prob - batch.behaviour_log_prob, 0.0)
+    log_ratio = torch.where(batch.valid, now.log_prob - batch.log_prob, 0.0)
     ratio = log_ratio.exp()
     clipped = torch.clamp(ratio, 1 - clip, 1 + clip)
-    policy_loss = -mean(torch.minimum(advantage * ratio, advantage * clipped))
+    gain = torch.minimum(advantage * ratio, advantage * clipped)
+    policy_loss = -mean(batch.importance * gain)
 
     value = now.value
     if settings.clip_range_vf is not None:

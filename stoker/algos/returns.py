@@ -22,32 +22,45 @@ def gae(
     """Generalised advantage estimates [T, N]; 0 where a row is not valid.
 
     A step's successor is worth V of the next observation; where the episode was truncated,
-    V(final_obs); where it terminated, nothing. Lambda is cut at every episode's end and at rows
-    that are not valid, so that nothing leaks from one episode into another. The last step of the
-    rollout bootstraps from `last_value`.
+    V(final_obs); where it terminated, nothing. Lambda is cut at every episode's end and at cuts
+    (see `Rollout`), so that nothing leaks from one episode into another; a gap is passed over. The
+    last step of the rollout bootstraps from `last_value`.
     """
-    next_value = torch.cat([value[1:], last_value[None]])
     ended = terminated | truncated
+    gap = ~(valid | ended)
+    next_value = _next_seen(value, gap, last_value)
     successor = torch.where(ended, final_value.masked_fill(terminated, 0.0), next_value)
     surprise = torch.where(valid, reward + gamma * successor - value, 0.0)
-    carry = gamma * gae_lambda * (valid & ~ended)
+    carry = gamma * gae_lambda * (valid & ~ended) + gap.to(value.dtype)
     advantage = torch.empty_like(value)
     running = torch.zeros_like(last_value)
     for t in range(len(value) - 1, -1, -1):
         running = torch.addcmul(surprise[t], carry[t], running, out=advantage[t])
-    return advantage
+    return advantage.masked_fill_(gap, 0.0)
+
+
+def _next_seen(value: Tensor, gap: Tensor, last_value: Tensor) -> Tensor:
+    """V of the next observation that the policy saw, [T, N]: the next row that is no gap."""
+    steps = len(value)
+    row = torch.arange(steps, device=value.device)[:, None].expand_as(gap).masked_fill(gap, steps)
+    here_or_later = row.flip(0).cummin(0).values.flip(0)
+    none_left = here_or_later.new_full((1, value.shape[1]), steps)
+    later = torch.cat([here_or_later[1:], none_left])
+    return torch.cat([value, last_value[None]]).gather(0, later)
 
 
 def discounted_sums(
-    reward: Tensor, ended: Tensor, carried: Tensor, gamma: float
+    reward: Tensor, ended: Tensor, valid: Tensor, carried: Tensor, gamma: float
 ) -> tuple[Tensor, Tensor]:
     """Forward discounted sums [T, N] of each episode's rewards, and what the next rollout carries.
 
     Row t is the sum over its episode so far of gamma^(t - k) r_k. `carried` [N] is what the
-    rollout before left: gamma times its last sum, or 0 where an episode ended.
+    rollout before left: gamma times its last sum, or 0 where an episode ended. Rows that are not
+    valid have no reward, and gaps take no time.
     """
+    reward = torch.where(valid, reward, 0.0)
     sums = torch.empty_like(reward)
-    keep = gamma * (~ended).to(reward.dtype)
+    keep = torch.where(valid, gamma, 1.0).masked_fill(ended, 0.0).to(reward.dtype)
     for t in range(len(reward)):
         torch.add(reward[t], carried, out=sums[t])
         carried = keep[t] * sums[t]
@@ -68,8 +81,7 @@ class ReturnScaler(nn.Module):
     @torch.no_grad()
     def forward(self, reward: Tensor, ended: Tensor, valid: Tensor) -> Tensor:
         """The scaled rewards [T, N]; the statistics take this rollout in first."""
-        counted = torch.where(valid, reward, 0.0)
-        sums, carried = discounted_sums(counted, ended, self.carried, self._gamma)
+        sums, carried = discounted_sums(reward, ended, valid, self.carried, self._gamma)
         self.carried.copy_(carried)
         self.moments.update(sums.reshape(-1, 1), valid.flatten())
         return self.moments.shrink(reward)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from stoker.config.schema import Config
 from stoker.runs.strict_json import dumps
-from stoker.train.build import Decision
+from stoker.train.overlap import Decision
 from stoker.train.session import Progress
 from stoker.train.start import Audience, Outcome
 
@@ -25,6 +25,7 @@ _PHASES = {
     "env": ("environments", "green"),
     "inference": ("inference", "cyan"),
     "store": ("storing", "blue"),
+    "wait": ("waiting for a rollout", "green"),
     "update": ("update", "magenta"),
     "eval": ("evaluation", "yellow"),
     "save": ("saving", "red"),
@@ -54,6 +55,8 @@ class PlainLines(Audience):
 
     def progresses(self, progress: Progress) -> bool | None:
         now = time.monotonic()
+        if progress.decision is not None:
+            self.console.print(_describe_decisions([progress.decision]))
         if now - self._last_line < _LINE_EVERY_S and progress.iteration < progress.n_iterations:
             return None
         self._last_line = now
@@ -87,6 +90,8 @@ class LiveView(Audience):
         reward = progress.metrics.get("rollout/ep_rew_mean")
         if reward is not None:
             self._rewards.append(reward)
+        if progress.decision is not None:
+            self.console.print(_describe_decisions([progress.decision]))
         self._live.update(self._draw(progress))
         return None
 
@@ -132,12 +137,17 @@ def outcome_json(outcome: Outcome) -> str:
 
 def _describe_start(config: Config, decisions: list[Decision], path: Path | None) -> RenderableType:
     title = f"[bold]PPO[/] on [bold]{escape(config.env.env)}[/], {config.run.timesteps:,} steps"
-    table = Table.grid(padding=(0, 2))
-    for decision in decisions:
-        table.add_row(decision.what, Text.assemble((decision.chosen, "bold"), f"; {decision.why}"))
+    table = _describe_decisions(decisions)
     if path is not None:
         table.add_row("run", Text(str(path), "bold", overflow="fold"))
     return Group(Text.from_markup(title), table)
+
+
+def _describe_decisions(decisions: list[Decision]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for decision in decisions:
+        table.add_row(decision.what, Text.assemble((decision.chosen, "bold"), f"; {decision.why}"))
+    return table
 
 
 def _describe_end(outcome: Outcome) -> RenderableType:

@@ -66,6 +66,30 @@ class EpisodeTracker:
         self._lengths = deque(state["lengths"].tolist(), maxlen=_WINDOW)
 
 
+class MetricSums:
+    """Means of what environments report of themselves, over the steps that report it."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def take(self, batch: StepBatch) -> None:
+        for name, values in batch.metrics.items():
+            reported = values[np.isfinite(values)]
+            self._add(name, float(reported.sum()), len(reported))
+
+    def merge(self, other: MetricSums) -> None:
+        """Count what `other` counted as well."""
+        for name, (total, count) in other._sums.items():
+            self._add(name, total, count)
+
+    def _add(self, name: str, total: float, count: int) -> None:
+        so_far, steps = self._sums.get(name, (0.0, 0))
+        self._sums[name] = so_far + total, steps + count
+
+    def means(self) -> dict[str, float]:
+        return {f"env/{name}": total / n for name, (total, n) in self._sums.items() if n}
+
+
 class JournalKeeper:
     """The actions of every running episode, so that a resumed run stands where it stood.
 

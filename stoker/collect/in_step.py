@@ -1,105 +1,59 @@
-"""Collection in step: act, step everyone, store; then the learner's turn."""
+"""Collection in step: the learner's turn comes when the rollout is full, and vice versa."""
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import torch
-from torch import Tensor
 
-from stoker.collect.episodes import EpisodeTracker, JournalKeeper
+from stoker.collect.episodes import MetricSums
+from stoker.collect.gather import Gathered, Gatherer
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import Clock, DeviceObs, EpisodeJournal, HostObs, Policy, Pool, Rollout
 
 
 class InStepCollector:
-    """Fills a rollout with N environments in lock-step. Same seed, same machine, same bits."""
+    """Fills a rollout when asked to. Same seed, same machine, same bits."""
 
-    def __init__(
-        self, pool: Pool, policy: Policy, storage: RolloutStorage, clock: Clock, seed: int
-    ) -> None:
-        self.pool, self.policy, self.storage, self.clock = pool, policy, storage, clock
-        self.seed = seed
-        self.episodes = EpisodeTracker(pool.n_envs)
-        action = pool.spec.action
-        self._journal = JournalKeeper(pool.n_envs, action.width, action.continuous)
-        self._batch = pool.reset(seed)
-        self._sums = dict.fromkeys(pool.spec.metric_names, 0.0)
-        self._counts = dict.fromkeys(pool.spec.metric_names, 0)
+    ahead = False
 
-    def collect(self, version: int) -> Rollout:
-        """T steps of everyone under the policy's present weights, called `version`."""
-        self.storage.begin(version)
-        noise = self.policy.draw_noise(self.storage.n_steps * self.pool.n_envs)
-        noise = noise.unflatten(0, (self.storage.n_steps, self.pool.n_envs))
-        for t in range(self.storage.n_steps):
-            with self.clock.phase("inference"):
-                obs, mask = self._on_device(self._batch.obs), self._mask_on_device()
-                output = self.policy.act(obs, mask, noise[t])
-                self.storage.write_decision(t, obs, mask, output)
-                actions = output.action.cpu().numpy()  # sync: environments act on the host
-            with self.clock.phase("env"):
-                batch = self._batch = self.pool.step(actions)
-            with self.clock.phase("store"):
-                self.storage.write_outcome(t, batch)
-                self.episodes.take(batch)
-                self._journal.take(actions, batch)
-                self._count_metrics()
-                if batch.truncated.any():
-                    final_value = self.policy.value(self._on_device(batch.final_obs))
-                    self.storage.write_final_value(t, batch.truncated, final_value)
-        with self.clock.phase("inference"):
-            return self.storage.finish(self.policy.value, self._on_device(self._batch.obs))
+    def __init__(self, gatherer: Gatherer, storage: RolloutStorage) -> None:
+        self.gatherer = gatherer
+        self.version = 0
+        """Of the learner's weights."""
+        self.steps = self.late = 0
+        """Transitions of the rollout last collected, and decisions whose outcome came too late."""
+        self._storage = storage
+        self._metrics = MetricSums()
+        self._episodes: dict[str, float] = {}
 
-    def _on_device(self, obs: HostObs) -> DeviceObs:
-        return {leaf: self._send(value) for leaf, value in obs.items()}
+    def collect(self, last: bool = False) -> RolloutStorage:
+        """A full rollout; `last` says that no other is wanted soon."""
+        stream = self.gatherer.stream
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream())  # the last update
+        self._note(self.gatherer.fill(self._storage, self.version))
+        return self._storage
 
-    def _mask_on_device(self) -> Tensor | None:
-        mask = self._batch.action_mask
-        return None if mask is None else self._send(mask)
+    def publish(self) -> None:
+        """The policy's weights have changed. Here it acts with the very same ones."""
+        self.version += 1
 
-    def _send(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.storage.device)  # sync: from pageable memory
-
-    def _count_metrics(self) -> None:
-        for name, values in self._batch.metrics.items():
-            reported = values[np.isfinite(values)]
-            self._sums[name] += float(reported.sum())
-            self._counts[name] += len(reported)
+    def _note(self, gathered: Gathered) -> None:
+        self.steps, self.late = gathered.steps, gathered.late
+        self._metrics.merge(gathered.metrics)
+        self._episodes = self.gatherer.episodes.metrics()
 
     def metrics(self) -> dict[str, float]:
         """Of episodes, and the means of what environments reported since the last call."""
-        own = {
-            f"env/{name}": self._sums[name] / count for name, count in self._counts.items() if count
-        }
-        self._sums = dict.fromkeys(self.pool.spec.metric_names, 0.0)
-        self._counts = dict.fromkeys(self.pool.spec.metric_names, 0)
-        return {**self.episodes.metrics(), **own}
+        own, self._metrics = self._metrics.means(), MetricSums()
+        return {**self._episodes, **own}
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything needed to go on from here, by name."""
-        journal = self._journal.journal()._asdict()
-        last = {f"last_obs.{leaf}": value for leaf, value in self._batch.obs.items()}
-        return {**self.episodes.state(), **journal, **last}
+        """Where environments and noise stood when the rollout last collected was full."""
+        return self.gatherer.state()
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Bring every environment back to where it stood; those that began anew, by number."""
-        journal = EpisodeJournal(state["episode"], state["length"], state["actions"])
-        self.episodes.restore(state)
-        self._batch = self.pool.reset(self.seed, journal)
-        arrived = self._batch.valid.copy()
-        restarted = np.flatnonzero(~arrived)
-        self._journal.restore(journal, restarted)
-        self.episodes.forget(restarted)
-        for leaf, value in self._batch.obs.items():
-            same = value == state[f"last_obs.{leaf}"]
-            arrived &= same.reshape(len(same), -1).all(axis=1)
-        if not arrived.all():
-            warnings.warn(
-                f"{int((~arrived).sum())} of {len(arrived)} environments could not be brought "
-                "back to where they stood (they are not deterministic given a seed and actions, "
-                "or their episodes are too long); training goes on from where they are.",
-                stacklevel=2,
-            )
-        return restarted
+        """Go on from `state()`; the environments that had to begin anew, by number."""
+        return self.gatherer.restore(state)
+
+    def close(self) -> None:
+        """Nothing runs between two calls."""

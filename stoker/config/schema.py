@@ -84,6 +84,10 @@ class EnvSettings:
     `auto` times a few steps and picks the quicker."""
     n_workers: Annotated[int, COUNT] = 0
     """Worker processes of the process pool; 0 is one a core."""
+    collect: Literal["auto", "step", "overlap"] = "auto"
+    """`overlap` collects the next rollout while the last one is learned from, with a policy that is
+    one iteration old; `step` takes turns, so that the same seed gives the same bits. `auto`
+    overlaps where environments step in other processes, if that is seen to pay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +147,7 @@ class NetworkSettings:
     shared_trunk: bool = False
     """One trunk for actor and critic, instead of one each."""
     ortho_init: bool = True
-    """Orthogonal initialisation (gain 0.01 for the policy's last layer)."""
+    """Orthogonal initialisation past the first layer (gain 0.01 for the policy's last)."""
     log_std_init: float = 0.0
     """Log of the first standard deviation of continuous actions."""
 
@@ -154,8 +158,9 @@ class ComputeSettings:
 
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """`auto` is the GPU where there is one."""
-    executor: Literal["eager", "compile"] = "eager"
-    """How updates run: eager kernels, or torch.compile."""
+    executor: Literal["auto", "eager", "compile", "graph"] = "auto"
+    """How updates run: eager kernels, torch.compile, or a CUDA graph, which spares the host nearly
+    all of the work. `auto` is the graph on a GPU."""
     compile_in: Literal["background", "foreground"] = "background"
     """`background` trains eagerly until the compiled update is ready; `foreground` waits for it,
     so that the same seed gives the same bits."""

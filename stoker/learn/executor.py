@@ -1,15 +1,15 @@
-"""How an update runs: eagerly or compiled. Decided here and nowhere else.
+"""How an update runs: eagerly, compiled or as a CUDA graph. Decided here and nowhere else.
 
-An update is a pure function of tensors. The path that builds at once is used first; a compiled one
-is made ready behind it and swapped in, so that nobody waits for a compiler. The CUDA-graph path
-takes its place beside these.
+The loss is a pure function of tensors, and an update changes tensors in place. The path that builds
+at once is used first; a compiled one is made ready behind it and swapped in, so that nobody waits
+for a compiler; a CUDA graph is recorded within the first few updates.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,10 +18,15 @@ from torch.utils import _pytree as pytree
 
 from stoker.types import Loss, LossFunction, Minibatch
 
+Step = Callable[[Minibatch, Tensor], None]
+"""All rows, and the numbers of those to learn from: one update, in place."""
+
+_WARM_UP = 3  # updates before the capture, which are real ones: libraries set themselves up
+
 
 def executable(loss: LossFunction, mode: str, compile_in: str) -> LossFunction:
     """`loss`, run as the settings `executor` and `compile_in` say."""
-    if mode == "eager":
+    if mode != "compile":
         return loss
     compiled = torch.compile(loss, dynamic=False)
     return compiled if compile_in == "foreground" else _SwapIn(loss, compiled)
@@ -61,3 +66,71 @@ class _SwapIn:
 def _copy(tensor: Tensor) -> Tensor:
     copied = tensor.detach().clone()
     return torch.nn.Parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied
+
+
+class EagerSteps:
+    """Updates as Python makes them, kernel by kernel."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def over(self, rows: Minibatch) -> Callable[[Tensor], None]:
+        """The updates of one rollout's rows."""
+        return lambda index: self._step(rows, index)
+
+    def forget(self) -> None:
+        """What the updates change lies elsewhere now."""
+
+
+class CapturedSteps(EagerSteps):
+    """An update as one CUDA graph: the host launches once instead of a hundred times.
+
+    The graph reads its rows and their numbers from tensors of its own, so each rollout is copied
+    there first.
+    """
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step)
+        self.forget()
+
+    def forget(self) -> None:
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._updates = 0
+
+    def over(self, rows: Minibatch) -> Callable[[Tensor], None]:
+        if self._updates == 0:
+            self._rows = pytree.tree_map_only(Tensor, torch.clone, rows)
+        else:
+            theirs, ours = pytree.tree_leaves(rows), pytree.tree_leaves(self._rows)
+            for new, kept in zip(theirs, ours, strict=True):
+                if kept is not None:
+                    kept.copy_(new)
+        return self._run
+
+    def _run(self, index: Tensor) -> None:
+        self._updates += 1
+        if self._updates == 1:
+            self._index = index.clone()
+        self._index.copy_(index)
+        if self._updates <= _WARM_UP:
+            self._beside(lambda: self._step(self._rows, self._index))
+            return
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            # Another thread may be acting, and allocate memory, while this one captures.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._step(self._rows, self._index)
+        self._graph.replay()
+
+    def _beside(self, update: Callable[[], None]) -> None:
+        """On a stream that is not the default one, as captures are."""
+        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
+        beside.wait_stream(here)
+        with torch.cuda.stream(beside):
+            update()
+        here.wait_stream(beside)
+
+
+def stepping(step: Step, mode: str) -> EagerSteps:
+    """`step`, run as the setting `executor` says."""
+    return CapturedSteps(step) if mode == "graph" else EagerSteps(step)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker.config.schema import PPOSettings
+from stoker.learn.executor import stepping
 from stoker.types import LossFunction, Minibatch, Prepare, Rollout
 
 
@@ -35,6 +36,7 @@ class Learner:
         minibatch: int,
         device: torch.device,
         seed: int,
+        executor: str = "eager",
     ) -> None:
         self.parameters, self.prepare, self.loss = dict(parameters), prepare, loss
         self.settings, self.minibatch = settings, minibatch
@@ -42,8 +44,17 @@ class Learner:
         self.learning_rate = torch.tensor(settings.learning_rate, device=device)
         self.clip_range = torch.tensor(settings.clip_range, device=device)
         self.optimiser = torch.optim.Adam(
-            self.parameters.values(), lr=self.learning_rate, eps=settings.adam_eps, fused=True
+            self.parameters.values(),
+            lr=self.learning_rate,
+            eps=settings.adam_eps,
+            fused=True,
+            capturable=device.type == "cuda",
         )
+        self._steps = stepping(self._step, executor)
+        self._names: list[str] = []
+        self._sums = torch.empty(0, device=device)
+        self._made, self._skipped = (torch.zeros((), device=device) for _ in range(2))
+        self._stopped = torch.zeros((), dtype=torch.bool, device=device)
 
     def anneal(self, remaining: float) -> None:
         """Set the schedules for a run of which the share `remaining` lies ahead."""
@@ -61,37 +72,32 @@ class Learner:
         """
         rows, prepared = self.prepare(rollout)
         lag = (version - rollout.policy_version).to(rows.value.dtype)
-        stopped = torch.zeros((), dtype=torch.bool, device=rows.value.device)
-        made, skipped = torch.zeros_like(self.clip_range), torch.zeros_like(self.clip_range)
-        names: list[str] = []
-        sums = torch.zeros_like(self.clip_range)
+        for counter in (self._sums, self._made, self._skipped, self._stopped):
+            counter.zero_()
+        step = self._steps.over(rows)
         for _ in range(self.settings.n_epochs):
             for index in self._shuffled(len(rows.value)):
-                measured, finite, stopped = self._update(_take(rows, index), stopped)
-                counts = finite & ~stopped
-                made, skipped = made + counts, skipped + ~finite
-                names = list(measured)
-                sums = sums + torch.where(counts, torch.stack(list(measured.values())), 0.0)
+                step(index)
             # With a KL limit, ask once an epoch, to save the epochs after it.
-            if self.settings.target_kl is not None and bool(stopped):  # sync: one flag
+            if self.settings.target_kl is not None and bool(self._stopped):  # sync: one flag
                 break
-        metrics = dict(zip(names, (sums / made).unbind(), strict=True)) | prepared
-        metrics |= {"train/n_updates": made, "lag/mean": lag.mean(), "lag/max": lag.max()}
+        metrics = dict(zip(self._names, (self._sums / self._made).unbind(), strict=True)) | prepared
+        metrics |= {"train/n_updates": self._made.clone()}
+        metrics |= {"lag/mean": lag.mean(), "lag/max": lag.max()}
         metrics["train/learning_rate"] = self.learning_rate.clone()
         metrics["train/clip_range"] = self.clip_range.clone()
-        return LearnReport(metrics, skipped)
+        return LearnReport(metrics, self._skipped.clone())
 
     def _shuffled(self, rows: int) -> Tensor:
         order = torch.randperm(rows, generator=self.generator, device=self.generator.device)
         return order.view(-1, self.minibatch)
 
-    def _update(
-        self, batch: Minibatch, stopped: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """One gradient step, unless stopped or not finite: metrics, finite, stopped."""
+    def _step(self, rows: Minibatch, index: Tensor) -> None:
+        """One gradient step on the rows `index`, unless stopped or not finite."""
+        batch = _take(rows, index)
         loss = self.loss(self.parameters, batch, self.clip_range)
         if self.settings.target_kl is not None:
-            stopped = stopped | (loss.approx_kl > 1.5 * self.settings.target_kl)
+            self._stopped |= loss.approx_kl > 1.5 * self.settings.target_kl
         self.optimiser.zero_grad(set_to_none=True)
         loss.total.backward()
         norm = nn.utils.clip_grad_norm_(
@@ -100,9 +106,18 @@ class Learner:
         finite = torch.isfinite(norm) & torch.isfinite(loss.total.detach())
         # Adam skips its step on the device where found_inf is 1: no answer is fetched. Torch reads
         # the attribute (as its GradScaler sets it) without declaring it.
-        self.optimiser.found_inf = (stopped | ~finite).to(norm.dtype)  # type: ignore[attr-defined]
+        skip = self._stopped | ~finite
+        self.optimiser.found_inf = skip.to(norm.dtype)  # type: ignore[attr-defined]
         self.optimiser.step()
-        return {**loss.metrics, "train/grad_norm": norm}, finite, stopped
+        self._count({**loss.metrics, "train/grad_norm": norm}, finite, ~skip)
+
+    def _count(self, measured: Mapping[str, Tensor], finite: Tensor, made: Tensor) -> None:
+        values = torch.stack(list(measured.values()))
+        if not self._names:
+            self._names, self._sums = list(measured), torch.zeros_like(values)
+        self._sums += torch.where(made, values, 0.0)
+        self._made += made
+        self._skipped += ~finite
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's and the shuffling's state, by parameter name."""
@@ -114,6 +129,7 @@ class Learner:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.generator.set_state(state["shuffle_rng"].cpu())  # sync: loading a checkpoint
+        self._steps.forget()
         self.optimiser.state.clear()  # a state from before the first update has nothing to put here
         for name, parameter in self.parameters.items():
             for key in ("step", "exp_avg", "exp_avg_sq"):
@@ -128,7 +144,8 @@ def _take(rows: Minibatch, index: Tensor) -> Minibatch:
         obs={leaf: value[index] for leaf, value in rows.obs.items()},
         action=rows.action[index],
         action_mask=None if rows.action_mask is None else rows.action_mask[index],
-        behaviour_log_prob=rows.behaviour_log_prob[index],
+        log_prob=rows.log_prob[index],
+        importance=rows.importance[index],
         value=rows.value[index],
         advantage=rows.advantage[index],
         value_target=rows.value_target[index],

@@ -1,4 +1,4 @@
-"""The phase clock: what the training thread was doing, and for how long."""
+"""The phase clock: what a thread was doing, and for how long."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 class PhaseClock:
     """Seconds by phase on the host's clock, since the start and since the last `lap`.
 
+    One thread's phases; another may read them.
+
     Phases must not nest: their sum with "other" is the wall clock. A phase that only launches work
     on a GPU ends before that work does; what waits for it pays. So every phase that is timed
     apart from others either waits for the device or is followed by one that does.
@@ -18,13 +20,12 @@ class PhaseClock:
 
     def __init__(self) -> None:
         self.total: defaultdict[str, float] = defaultdict(float)
-        self._lap: defaultdict[str, float] = defaultdict(float)
         self.restart()
 
     def restart(self) -> None:
         """Forget what was timed, and begin now."""
         self.total.clear()
-        self._lap.clear()
+        self._before_lap: dict[str, float] = {}
         self._lap_start = self.start = time.perf_counter()
 
     @contextmanager
@@ -33,9 +34,7 @@ class PhaseClock:
         try:
             yield
         finally:
-            took = time.perf_counter() - began
-            self.total[name] += took
-            self._lap[name] += took
+            self.total[name] += time.perf_counter() - began
 
     def elapsed(self) -> float:
         """Seconds since the start."""
@@ -43,16 +42,16 @@ class PhaseClock:
 
     def lap(self) -> tuple[float, dict[str, float]]:
         """Seconds since the last lap, and the share of each phase in them; shares sum to 1."""
-        now = time.perf_counter()
+        now, total = time.perf_counter(), dict(self.total)
         wall = max(now - self._lap_start, 1e-9)
-        shares = _shares(self._lap, wall)
-        self._lap_start = now
-        self._lap.clear()
-        return wall, shares
+        before = self._before_lap
+        spent = {k: took - before.get(k, 0.0) for k, took in total.items() if took != before.get(k)}
+        self._lap_start, self._before_lap = now, total
+        return wall, _shares(spent, wall)
 
     def shares(self) -> dict[str, float]:
         """The share of each phase since the start; they sum to 1."""
-        return _shares(self.total, max(self.elapsed(), 1e-9))
+        return _shares(dict(self.total), max(self.elapsed(), 1e-9))
 
 
 def _shares(seconds: dict[str, float], wall: float) -> dict[str, float]:

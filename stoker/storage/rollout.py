@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.types import DeviceObs, EnvSpec, PolicyOutput, Rollout, StepBatch
+from stoker.types import DeviceObs, EnvSpec, HostObs, Policy, PolicyOutput, Rollout, StepBatch
 
-_VALUE_ROWS = 8192  # of one forward pass: enough to fill a GPU, little enough for its memory
-_FIXED_BYTES = 4 * 4 + 8 + 3  # log-probability, two values, reward; version; three flags
+_ROWS_AT_ONCE = 8192  # of one forward pass: enough to fill a GPU, little enough for its memory
+_FIXED_BYTES = 5 * 4 + 8 + 3  # two log-probabilities, two values, reward; version; three flags
 
 
 class RolloutStorage:
-    """Decisions are written as they are taken; outcomes are staged on the host, one copy a rollout.
+    """A collector fills it (`begin`, `write_...`, `end`), then a learner has it judged.
 
-    What a host pool reports (reward and flags) is a few bytes a row: copying it every step would
-    cost four transfers a step. Observations and decisions are on the device already.
+    Decisions are written to the device as they are taken. Outcomes are staged on the host and
+    copied once a rollout: what a host pool reports (reward and flags) is a few bytes a row, and
+    copying it every step would cost four transfers a step. A row without an outcome is a gap.
     """
 
     def __init__(self, spec: EnvSpec, n_steps: int, n_envs: int, device: torch.device) -> None:
         shape = (n_steps, n_envs)
         self.n_steps, self.n_envs, self.device = n_steps, n_envs, device
+        self.version = 0
+        """Of the weights that acted."""
         discrete = not spec.action.continuous
 
         def field(*tail: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, *tail, dtype=dtype, device=device)
 
-        self._rollout = Rollout(
-            obs={
-                name: field(*leaf.shape, dtype=getattr(torch, leaf.dtype))
+        def leaves(*rows: int) -> DeviceObs:
+            return {
+                name: torch.zeros(
+                    *rows, *leaf.shape, dtype=getattr(torch, leaf.dtype), device=device
+                )
                 for name, leaf in spec.observation.items()
-            },
+            }
+
+        self._rollout = Rollout(
+            obs=leaves(*shape),
             action=field(spec.action.width, dtype=torch.int64 if discrete else torch.float32),
             action_mask=field(spec.mask_width, dtype=torch.bool) if spec.has_mask else None,
             behaviour_log_prob=field(),
             policy_version=field(dtype=torch.int64),
+            log_prob=field(),
             value=field(),
             reward=field(),
             terminated=field(dtype=torch.bool),
@@ -47,6 +55,8 @@ class RolloutStorage:
             valid=field(dtype=torch.bool),
             last_value=torch.zeros(n_envs, device=device),
         )
+        self._last_obs = leaves(n_envs)
+        self._finals: list[tuple[np.ndarray, HostObs]] = []  # flat places, and what was seen there
         pinned = device.type == "cuda"
         self._staged = {
             name: torch.zeros(shape, dtype=dtype, pin_memory=pinned)
@@ -65,47 +75,110 @@ class RolloutStorage:
         leaves = spec.observation.values()
         observed = sum(prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
         acted = spec.action.width * (4 if spec.action.continuous else 8) + spec.mask_width
-        return n_steps * n_envs * (observed + acted + _FIXED_BYTES) + 4 * n_envs
+        rows = n_steps * n_envs
+        return rows * (observed + acted + _FIXED_BYTES) + n_envs * (observed + 4)
+
+    @property
+    def steps_taken(self) -> int:
+        """How many rows are transitions."""
+        return int(np.count_nonzero(self._host["valid"]))
 
     def begin(self, version: int) -> None:
         """Make ready for a rollout under the weights called `version`."""
+        self.version = version
         self._rollout.policy_version.fill_(version)
-        self._rollout.final_value.zero_()
+        self._finals.clear()
+        for staged in self._host.values():
+            staged.fill(0)
 
     def write_decision(
-        self, t: int, obs: DeviceObs, mask: Tensor | None, output: PolicyOutput
+        self,
+        t: int | Tensor,
+        group: slice,
+        obs: DeviceObs,
+        mask: Tensor | None,
+        output: PolicyOutput,
     ) -> None:
-        """What the policy saw and did at step `t`."""
-        kept = self._rollout
-        for leaf, value in obs.items():
-            kept.obs[leaf][t].copy_(value)
-        if mask is not None and kept.action_mask is not None:
-            kept.action_mask[t].copy_(mask)
-        kept.action[t].copy_(output.action)
-        kept.behaviour_log_prob[t].copy_(output.log_prob)
+        """What the policy saw and did at step `t`, for a range of environments.
 
-    def write_outcome(self, t: int, batch: StepBatch) -> None:
-        """What came of it, for everyone, in the order of the environments."""
-        for name, staged in self._host.items():
-            staged[t] = getattr(batch, name)
-
-    def write_final_value(self, t: int, truncated: np.ndarray, value: Tensor) -> None:
-        """V(final_obs) of the rows that step `t` truncated."""
-        where = torch.from_numpy(truncated.copy()).to(self.device)  # sync: from pageable memory
-        self._rollout.final_value[t].copy_(torch.where(where, value, 0.0))
-
-    def finish(self, value: Callable[[DeviceObs], Tensor], last_obs: DeviceObs) -> Rollout:
-        """The whole rollout, valid until the next one is begun.
-
-        `value` is V under the weights that acted, and `last_obs` what the last step led to. A few
-        large forward passes replace T small ones.
+        `t` may be a tensor [1], so that the write can be captured once and replayed.
         """
         kept = self._rollout
+        for leaf, value in obs.items():
+            _put(kept.obs[leaf], t, group, value)
+        if mask is not None and kept.action_mask is not None:
+            _put(kept.action_mask, t, group, mask)
+        _put(kept.action, t, group, output.action)
+        _put(kept.behaviour_log_prob, t, group, output.log_prob)
+
+    def write_outcome(self, t: np.ndarray | int, batch: StepBatch) -> None:
+        """What came of it: at step `t`, of a range of environments; or of any, at a step each."""
+        ids = batch.env_ids
+        for name, staged in self._host.items():
+            if isinstance(t, int):  # of a range of environments, so without an index
+                staged[t, ids[0] : ids[-1] + 1] = getattr(batch, name)
+            else:
+                staged[t, ids] = getattr(batch, name)
+        bootstrapped = batch.truncated & batch.valid
+        if bootstrapped.any():
+            flat = (np.asarray(t) * self.n_envs + ids)[bootstrapped]
+            seen = {leaf: value[bootstrapped] for leaf, value in batch.final_obs.items()}
+            self._finals.append((flat, seen))
+
+    def cut(self, t: np.ndarray, env_ids: np.ndarray) -> None:
+        """Say that what came of the decisions at these steps will not be known."""
+        self._host["truncated"][t, env_ids] = True
+
+    def end(self, last_obs: DeviceObs) -> None:
+        """The rollout is full; `last_obs` is what the last steps led to."""
         for name, staged in self._staged.items():
-            getattr(kept, name).copy_(staged, non_blocking=True)
-        steps = max(1, _VALUE_ROWS // self.n_envs)
+            getattr(self._rollout, name).copy_(staged, non_blocking=True)
+        for leaf, value in last_obs.items():
+            self._last_obs[leaf].copy_(value)
+
+    def judged_by(self, policy: Policy, version: int) -> Rollout:
+        """The rollout with `policy`'s values; valid until the next one is begun.
+
+        Where `version` is not the one that acted, also with its log-probabilities. A few large
+        forward passes replace T small ones.
+        """
+        kept, acted = self._rollout, version == self.version
+        steps = max(1, _ROWS_AT_ONCE // self.n_envs)
         for t in range(0, self.n_steps, steps):
             some = {leaf: rows[t : t + steps].flatten(0, 1) for leaf, rows in kept.obs.items()}
-            kept.value[t : t + steps].view(-1).copy_(value(some))
-        kept.last_value.copy_(value(last_obs))
-        return kept
+            value = kept.value[t : t + steps].view(-1)
+            if acted:
+                value.copy_(policy.value(some))
+                continue
+            mask = kept.action_mask
+            judged = policy.appraise(
+                some,
+                None if mask is None else mask[t : t + steps].flatten(0, 1),
+                kept.action[t : t + steps].flatten(0, 1),
+            )
+            value.copy_(judged[0])
+            kept.log_prob[t : t + steps].view(-1).copy_(judged[1])
+        kept.last_value.copy_(policy.value(self._last_obs))
+        self._judge_finals(policy)
+        return kept._replace(log_prob=kept.behaviour_log_prob) if acted else kept
+
+    def _judge_finals(self, policy: Policy) -> None:
+        """V(final_obs) where an episode was truncated."""
+        final_value = self._rollout.final_value.zero_().view(-1)
+        if not self._finals:
+            return
+        flat = torch.from_numpy(np.concatenate([places for places, _ in self._finals]))
+        for some in torch.arange(len(flat)).split(_ROWS_AT_ONCE):
+            seen = {}
+            for leaf in self._last_obs:
+                rows = np.concatenate([obs[leaf] for _, obs in self._finals])
+                seen[leaf] = torch.from_numpy(rows)[some].to(self.device)  # sync: pageable memory
+            place = flat[some].to(self.device)  # sync: likewise
+            final_value.index_copy_(0, place, policy.value(seen))
+
+
+def _put(field: Tensor, t: int | Tensor, group: slice, value: Tensor) -> None:
+    if isinstance(t, int):
+        field[t, group].copy_(value)
+    else:
+        field[:, group].index_copy_(0, t, value.unsqueeze(0).to(field.dtype))

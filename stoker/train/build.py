@@ -16,7 +16,10 @@ from torch.func import functional_call
 
 from stoker.algos import ppo
 from stoker.algos.returns import ReturnScaler
+from stoker.collect.gather import Gatherer
 from stoker.collect.in_step import InStepCollector
+from stoker.collect.overlapped import OverlappedCollector
+from stoker.collect.weights import Weights
 from stoker.config.check import largest_divisor
 from stoker.config.presets import PRESETS, largest_that_fits
 from stoker.config.schema import Config
@@ -34,21 +37,14 @@ from stoker.pools.spaces import describe_env
 from stoker.pools.vector import VectorPool
 from stoker.storage.rollout import RolloutStorage
 from stoker.train import devices
+from stoker.train.overlap import Decision, OverlapTrial
 from stoker.types import EnvSpec, Loss, LossFunction, Minibatch, Prepare, Prepared, Rollout
 
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
 _VECTOR_ONLY = ("num_envs", "vectorization_mode", "vector_kwargs", "max_episode_steps")
-_HOW = {"eager": "eagerly", "compile": "compiled"}
-
-
-class Decision(NamedTuple):
-    """Something Stoker chose, and why."""
-
-    what: str
-    chosen: str
-    why: str
+_HOW = {"eager": "eagerly", "compile": "compiled", "graph": "as a CUDA graph"}
 
 
 @dataclass
@@ -65,6 +61,8 @@ class Parts:
     collector: InStepCollector
     learner: Learner
     clock: PhaseClock
+    collect_clock: PhaseClock
+    trial: OverlapTrial | None
 
     def tensors(self) -> dict[str, Tensor]:
         """All state but the counters, by name: what a checkpoint holds."""
@@ -79,15 +77,13 @@ class Parts:
     def collected_state(self) -> dict[str, Tensor]:
         """The part of the state that collecting changes."""
         collector = self.collector.state()
-        named = {f"collector/{name}": torch.as_tensor(value) for name, value in collector.items()}
-        return named | {"rng/policy": self.policy.generator.get_state()}
+        return {f"collector/{name}": torch.as_tensor(value) for name, value in collector.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], with_envs: bool = True) -> None:
         """Go on from where `tensors()` was taken; without the environments, with fresh ones."""
         try:
             self.policy.load_state_dict(room_of(tensors, "policy"))
             self.learner.restore(room_of(tensors, "learner"))
-            self.policy.generator.set_state(tensors["rng/policy"].cpu())
             if self.scaler:
                 scaler = room_of(tensors, "scaler")
                 carried = scaler["carried"] if with_envs else self.scaler.carried
@@ -97,6 +93,7 @@ class Parts:
                 restarted = self.collector.restore({k: v.numpy() for k, v in collected.items()})
                 if self.scaler:
                     self.scaler.carried[torch.from_numpy(restarted)] = 0.0
+            self.collector.publish()
         except (IndexError, KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"The checkpoint does not fit this configuration: {error}. Resume with the "
@@ -104,6 +101,7 @@ class Parts:
             ) from error
 
     def close(self) -> None:
+        self.collector.close()
         self.pool.close()
 
 
@@ -143,27 +141,85 @@ def _assemble(
     decisions: list[Decision],
     eval_factory: EnvFactory | None,
 ) -> Parts:
-    spec, clock, seed = pool.spec, PhaseClock(), config.run.seed
+    spec, seed = pool.spec, config.run.seed
     policy = make_policy(spec, config, device)
     scaler = None
     if config.ppo.normalize_reward:
         scaler = ReturnScaler(pool.n_envs, config.ppo.gamma).to(device)
-    storage = RolloutStorage(spec, config.ppo.n_steps, pool.n_envs, device)
-    rollout_bytes = RolloutStorage.size(spec, config.ppo.n_steps, pool.n_envs)
+    executor = _executor(config, device)
     learner = Learner(
         dict(policy.named_parameters()),
         _preparation(config, scaler),
-        executable(_loss_of(policy, config), config.compute.executor, config.compute.compile_in),
+        executable(_loss_of(policy, config), executor, config.compute.compile_in),
         config.ppo,
         config.minibatch,
         device,
         seed + 2,
+        executor,
     )
-    collector = InStepCollector(pool, policy, storage, clock, seed)
-    decisions = decisions + _describe_choices(config, device, policy, rollout_bytes)
+    collection = _make_collector(config, device, pool, policy)
+    decisions = decisions + _describe_choices(config, device, policy, collection)
     return Parts(
-        config, device, decisions, eval_factory, pool, policy, scaler, collector, learner, clock
+        config,
+        device,
+        decisions,
+        eval_factory,
+        pool,
+        policy,
+        scaler,
+        collection.collector,
+        learner,
+        collection.learner_clock,
+        collection.clock,
+        collection.trial,
     )
+
+
+class _Collection(NamedTuple):
+    """A collector, and what goes with it."""
+
+    collector: InStepCollector
+    learner_clock: PhaseClock
+    clock: PhaseClock
+    trial: OverlapTrial | None
+    storage_bytes: int
+    decision: Decision
+
+
+def _make_collector(
+    config: Config, device: torch.device, pool: BasePool, policy: ActorCritic
+) -> _Collection:
+    """In step, or overlapped; with `auto`, pools that step elsewhere are tried both ways."""
+    mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
+    shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
+    size, clock = RolloutStorage.size(*shape), PhaseClock()
+    if mode == "step" or (mode == "auto" and not elsewhere):
+        why = "asked for" if mode == "step" else "environments step in this process"
+        gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
+        in_step = InStepCollector(gatherer, RolloutStorage(*shape, device))
+        return _Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
+    acting, collect_clock = make_policy(pool.spec, config, device), PhaseClock()
+    gatherer = Gatherer(pool, acting, collect_clock, config.run.seed, device, waits=False)
+    storages = (RolloutStorage(*shape, device), RolloutStorage(*shape, device))
+    overlapped = OverlappedCollector(
+        gatherer, storages, Weights(policy, acting), clock, ahead=mode == "overlap"
+    )
+    if mode == "overlap":
+        decision = Decision("collect", "overlapped", "asked for; the policy is one iteration late")
+        return _Collection(overlapped, clock, collect_clock, None, 2 * size, decision)
+    trial = OverlapTrial(overlapped, clock, collect_clock)
+    decision = Decision("collect", "in step at first", "overlapped as soon as that is seen to pay")
+    return _Collection(overlapped, clock, collect_clock, trial, 2 * size, decision)
+
+
+def _executor(config: Config, device: torch.device) -> str:
+    """How updates run; a CUDA graph wants a GPU."""
+    asked = config.compute.executor
+    if asked == "auto":
+        return "graph" if device.type == "cuda" else "eager"
+    if asked == "graph" and device.type != "cuda":
+        raise ConfigError("executor is graph, which needs a GPU; use eager, compile or auto.")
+    return asked
 
 
 def make_policy(spec: EnvSpec, config: Config, device: torch.device) -> ActorCritic:
@@ -286,6 +342,7 @@ def _check_fit(config: Config, spec: EnvSpec, device: torch.device) -> None:
     weights = 4 * sum(parameter.numel() for parameter in policy.parameters())
     activations = 16 * config.minibatch * sum(config.network.network_arch)
     rollout = RolloutStorage.size(spec, config.ppo.n_steps, config.env.n_envs)
+    rollout *= 1 if config.env.collect == "step" else 2
     needed, free = rollout + 4 * weights + activations, devices.free_memory(device)
     cores = devices.usable_cores()
     fits = largest_that_fits(cores)
@@ -310,7 +367,7 @@ def _check_fit(config: Config, spec: EnvSpec, device: torch.device) -> None:
 
 
 def _describe_choices(
-    config: Config, device: torch.device, policy: ActorCritic, rollout_bytes: int
+    config: Config, device: torch.device, policy: ActorCritic, collection: _Collection
 ) -> list[Decision]:
     count = sum(parameter.numel() for parameter in policy.parameters())
     asked = config.compute.device
@@ -333,6 +390,11 @@ def _describe_choices(
             f"{count:,} parameters, "
             + ("one trunk" if config.network.shared_trunk else "actor and critic apart"),
         ),
-        Decision("precision", precision, f"updates run {_HOW[config.compute.executor]}"),
-        Decision("storage", f"{rollout_bytes / 1024:,.0f} KiB on the {device.type}", "one rollout"),
+        Decision("precision", precision, f"updates run {_HOW[_executor(config, device)]}"),
+        collection.decision,
+        Decision(
+            "storage",
+            f"{collection.storage_bytes / 1024:,.0f} KiB on the {device.type}",
+            "one rollout" if collection.trial is None and not collection.collector.ahead else "two",
+        ),
     ]

@@ -18,10 +18,12 @@ def run(session: Session, watch: Watch, stop: StopRequest) -> str:
     while session.unfinished and wanted and not stop.requested:
         session.mark()
         parts.learner.anneal(session.remaining)
-        rollout = parts.collector.collect(version=session.counters.iteration)
+        storage = parts.collector.collect(last=session.on_last_iteration)
         with clock.phase("update"):
-            report = parts.learner.learn(rollout, version=session.counters.iteration)
+            rollout = storage.judged_by(parts.policy, parts.collector.version)
+            report = parts.learner.learn(rollout, parts.collector.version)
             parts.policy.update_moments(rollout.obs, rollout.valid)
+            parts.collector.publish()
         session.advance(report)
         if session.log_due:
             wanted = watch(session.log(report)) is not False

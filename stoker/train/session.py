@@ -24,10 +24,9 @@ from stoker.runs.recorder import Recorder
 from stoker.train import spec_json
 from stoker.train.build import Parts
 from stoker.train.evaluate import EvalReport, evaluate
+from stoker.train.overlap import COLLECTING, LEARNING, Decision
 from stoker.train.signals import StopRequest
 
-_COLLECTING = ("inference", "env", "store")
-_LEARNING = ("update",)
 _STATUS_EVERY_S = 1.0
 
 
@@ -42,6 +41,8 @@ class Progress(NamedTuple):
     sps: float
     shares: dict[str, float]
     metrics: dict[str, float]
+    decision: Decision | None = None
+    """Something Stoker chose since the last time."""
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Counters:
     iteration: int = 0
     env_steps: int = 0
     wall_s: float = 0.0
+    late_steps: int = 0
     skipped_updates: int = 0
     bad_in_a_row: int = 0
     rollbacks: int = 0
@@ -77,6 +79,7 @@ class Session:
         self._go_on_from(counters or Counters())
         self._pending = torch.zeros((), device=parts.device)  # skipped updates not yet counted
         self._status_at = 0.0
+        self._decision: Decision | None = None
 
     def _go_on_from(self, counters: Counters) -> None:
         self.counters = counters
@@ -94,6 +97,7 @@ class Session:
         """Time from now on: what went before was building."""
         self._started = time.perf_counter()
         self.parts.clock.restart()
+        self.parts.collect_clock.restart()
 
     @property
     def config(self) -> Config:
@@ -101,12 +105,16 @@ class Session:
 
     @property
     def unfinished(self) -> bool:
-        return self.counters.iteration < self.config.n_iterations
+        return self.counters.env_steps < self.config.run.timesteps
+
+    @property
+    def on_last_iteration(self) -> bool:
+        return self.counters.env_steps + self.config.total_batch >= self.config.run.timesteps
 
     @property
     def remaining(self) -> float:
         """The share of the run that lies ahead, for schedules."""
-        return 1.0 - self.counters.iteration / self.config.n_iterations
+        return 1.0 - self.counters.env_steps / (self.config.n_iterations * self.config.total_batch)
 
     @property
     def wall_s(self) -> float:
@@ -137,13 +145,16 @@ class Session:
     def mark(self) -> None:
         """Remember where the environments and the noise stand, should collecting fail."""
         if self.folder is not None:
-            self._boundary = {k: v.clone() for k, v in self.parts.collected_state().items()}
+            self._boundary = self.parts.collected_state()
 
     def advance(self, report: LearnReport) -> None:
         """Count an iteration."""
         self.counters.iteration += 1
-        self.counters.env_steps += self.config.total_batch
+        self.counters.env_steps += self.parts.collector.steps
+        self.counters.late_steps += self.parts.collector.late
         self._pending = self._pending + report.skipped
+        if self.parts.trial is not None:
+            self._decision = self.parts.trial.consider() or self._decision
 
     def log(self, report: LearnReport) -> Progress:
         """Fetch what the device measured, record it, and say how far the run is."""
@@ -163,6 +174,7 @@ class Session:
             "time/fps": steps / wall,
             "time/iterations": counters.iteration,
             **{f"phase/{name}": share for name, share in shares.items()},
+            **self._overlap_metrics(),
         }
         with self.parts.clock.phase("log"):
             self.record(fresh)
@@ -176,7 +188,22 @@ class Session:
             steps / wall,
             shares,
             self.metrics,
+            self._take_decision(),
         )
+
+    def _take_decision(self) -> Decision | None:
+        taken, self._decision = self._decision, None
+        return taken
+
+    def _overlap_metrics(self) -> dict[str, float]:
+        """What the collector's thread did, where it has one, and what was mended for it."""
+        faults = self.parts.pool.faults()
+        mended: dict[str, float] = {f"faults/{name}": times for name, times in faults.items()}
+        if self.parts.collect_clock is self.parts.clock:
+            return mended
+        _, shares = self.parts.collect_clock.lap()
+        spent = {f"phase/collect_{name}": share for name, share in shares.items()}
+        return {**mended, **spent, "lag/dropped": self.counters.late_steps}
 
     def _count_skipped(self, skipped: int) -> None:
         self._pending = torch.zeros_like(self._pending)
@@ -201,7 +228,8 @@ class Session:
         self.restore(saved)
         self._wall_before = spent  # what is thrown away took its time all the same
         self.counters.rollbacks += 1
-        for generator in (self.parts.policy.generator, self.parts.learner.generator):
+        acting = self.parts.collector.gatherer.policy
+        for generator in (acting.generator, self.parts.learner.generator):
             generator.manual_seed(generator.initial_seed() + 1_000_003)
 
     @property
@@ -329,8 +357,10 @@ class Session:
     @property
     def overlap_efficiency(self) -> float | None:
         """max(collect, learn) / wall: 1 would be perfect overlap."""
-        spent = self.parts.clock.total
-        longer = max(sum(spent[p] for p in _COLLECTING), sum(spent[p] for p in _LEARNING))
+        parts = self.parts
+        collected = sum(parts.collect_clock.total[phase] for phase in COLLECTING)
+        learned = sum(parts.clock.total[phase] for phase in LEARNING)
+        longer = max(collected, learned)
         return longer / max(self.parts.clock.elapsed(), 1e-9) if longer else None
 
     def close(self) -> None:

@@ -17,8 +17,9 @@ from stoker.runs.folder import RunFolder
 from stoker.runs.lineage import write_lineage
 from stoker.runs.reader import summarise
 from stoker.train import loop, spec_json
-from stoker.train.build import Decision, EnvSource, Parts, build
+from stoker.train.build import EnvSource, Parts, build
 from stoker.train.evaluate import EvalReport
+from stoker.train.overlap import Decision
 from stoker.train.session import Counters, Progress, Session
 from stoker.train.signals import StopRequest
 
@@ -167,7 +168,7 @@ def _name_of(config: Config) -> str:
 
 
 def _refuse_if_done(folder: RunFolder, config: Config, counters: Counters) -> None:
-    if counters.iteration >= config.n_iterations:
+    if counters.env_steps >= config.run.timesteps:
         raise RunError(
             f"The run {folder.name} has {counters.env_steps:,} steps already, and was to have "
             f"{config.run.timesteps:,}. Give it more: stoker resume {folder.path} --timesteps "

@@ -32,7 +32,8 @@ def make_batch(rows: int = 64, seed: int = 0, valid: Tensor | None = None) -> Mi
         obs={PLAIN: torch.zeros(rows, 1)},
         action=torch.zeros(rows, 1, dtype=torch.int64),
         action_mask=None,
-        behaviour_log_prob=normal() - 2,
+        log_prob=normal() - 2,
+        importance=torch.ones(rows) if valid is None else valid.to(torch.float32),
         value=normal(),
         advantage=3 * normal() + 5,
         value_target=2 * normal(),
@@ -40,12 +41,19 @@ def make_batch(rows: int = 64, seed: int = 0, valid: Tensor | None = None) -> Mi
     )
 
 
+def acted_on_by_another(batch: Minibatch, seed: int = 2) -> Minibatch:
+    """The same, as if an older policy had acted: importances between 0 and 2."""
+    random = torch.Generator().manual_seed(seed)
+    drawn = 2 * torch.rand(len(batch.value), generator=random)
+    return batch._replace(importance=torch.where(batch.valid, drawn, 0.0))
+
+
 def make_evaluation(batch: Minibatch, seed: int = 1) -> Evaluation:
-    """A policy that has moved away from the one that acted; leaves that take a gradient."""
+    """A policy that has moved since learning began; leaves that take a gradient."""
     random = torch.Generator().manual_seed(seed)
     rows = len(batch.value)
     return Evaluation(
-        (batch.behaviour_log_prob + 0.3 * torch.randn(rows, generator=random)).requires_grad_(),
+        (batch.log_prob + 0.3 * torch.randn(rows, generator=random)).requires_grad_(),
         torch.rand(rows, generator=random).requires_grad_(),
         (batch.value + torch.randn(rows, generator=random)).requires_grad_(),
     )
@@ -59,9 +67,10 @@ def reference(now: Evaluation, batch: Minibatch, settings: PPOSettings) -> dict[
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     policy, value, kl, clipped, entropy = [], [], [], [], []
     for a, i in zip(advantage, rows, strict=True):
-        log_ratio = float(now.log_prob[i].detach()) - float(batch.behaviour_log_prob[i])
+        log_ratio = float(now.log_prob[i].detach()) - float(batch.log_prob[i])
         ratio = math.exp(log_ratio)
-        policy.append(-min(a * ratio, a * min(max(ratio, 0.8), 1.2)))
+        gain = min(a * ratio, a * min(max(ratio, 0.8), 1.2))
+        policy.append(-float(batch.importance[i]) * gain)
         guess, old = float(now.value[i].detach()), float(batch.value[i])
         if (limit := settings.clip_range_vf) is not None:
             guess = old + min(max(guess - old, -limit), limit)
@@ -88,8 +97,9 @@ def gradients(now: Evaluation, loss: Loss) -> list[Tensor]:
 @pytest.mark.parametrize("normalize_advantage", [True, False])
 @pytest.mark.parametrize("clip_range_vf", [None, 0.3])
 @pytest.mark.parametrize("some_invalid", [True, False])
+@pytest.mark.parametrize("in_step", [True, False])
 def test_loss_equals_the_reference(
-    normalize_advantage: bool, clip_range_vf: float | None, some_invalid: bool
+    normalize_advantage: bool, clip_range_vf: float | None, some_invalid: bool, in_step: bool
 ) -> None:
     settings = settings_of(
         normalize_advantage=normalize_advantage,
@@ -98,6 +108,7 @@ def test_loss_equals_the_reference(
         vf_coef=0.7,
     )
     batch = make_batch(valid=torch.arange(64) % 3 != 0 if some_invalid else None)
+    batch = batch if in_step else acted_on_by_another(batch)
     now = make_evaluation(batch)
     loss = ppo.loss(now, batch, CLIP, settings)
     expected = reference(now, batch, settings)
@@ -107,11 +118,11 @@ def test_loss_equals_the_reference(
     assert float(loss.approx_kl) == pytest.approx(expected["train/approx_kl"], rel=1e-4)
 
 
-def test_the_policy_that_acted_has_ratio_1() -> None:
+def test_the_policy_that_learning_began_with_has_ratio_1() -> None:
     """No KL, nothing clipped, and the plain policy gradient: -advantage / rows."""
     batch = make_batch()
     now = make_evaluation(batch)
-    now = now._replace(log_prob=batch.behaviour_log_prob.clone().requires_grad_())
+    now = now._replace(log_prob=batch.log_prob.clone().requires_grad_())
     loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=False))
     assert loss.approx_kl == 0.0
     assert loss.metrics["train/clip_fraction"] == 0.0
@@ -129,7 +140,7 @@ def test_the_gradient_is_cut_only_where_the_policy_went_too_far(
     advantage: float, ratio: float, moves: bool
 ) -> None:
     one = torch.ones(1)
-    batch = make_batch(1)._replace(advantage=advantage * one, behaviour_log_prob=0 * one)
+    batch = make_batch(1)._replace(advantage=advantage * one, log_prob=0 * one)
     log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
     now = make_evaluation(batch)._replace(log_prob=log_prob)
     loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=False))
@@ -143,14 +154,16 @@ def test_invalid_rows_carry_no_loss_and_no_gradient(
     garbage: float, clip_range_vf: float | None
 ) -> None:
     settings = settings_of(ent_coef=0.03, clip_range_vf=clip_range_vf)
-    batch = make_batch(valid=torch.arange(64) % 4 != 1)
+    batch = acted_on_by_another(make_batch(valid=torch.arange(64) % 4 != 1))
     now = make_evaluation(batch)
     fill = {
         name: torch.where(batch.valid, getattr(batch, name), garbage)
-        for name in ("behaviour_log_prob", "value", "value_target")
+        for name in ("log_prob", "value", "value_target")
     }
-    # `gae` gives an invalid row the advantage 0, so of that only finite garbage is a fair test.
-    fill["advantage"] = torch.where(batch.valid, batch.advantage, 1e4)
+    # `prepare` gives an invalid row the advantage and the importance 0, so of these only finite
+    # garbage is a fair test.
+    for name in ("advantage", "importance"):
+        fill[name] = torch.where(batch.valid, getattr(batch, name), 1e4)
     dirty = batch._replace(**fill)
     expected, found = (ppo.loss(now, b, CLIP, settings) for b in (batch, dirty))
     torch.testing.assert_close(found.total, expected.total)
@@ -195,12 +208,87 @@ def test_advantages_are_scaled_over_valid_rows_alone() -> None:
     """With log-ratio 0 the gradient is -advantage / rows, so it shows what they were scaled to."""
     batch = make_batch(valid=torch.arange(64) < 40)
     batch.advantage[40:] = 1e6
-    log_prob = batch.behaviour_log_prob.clone().requires_grad_()
+    log_prob = batch.log_prob.clone().requires_grad_()
     now = make_evaluation(batch)._replace(log_prob=log_prob)
     loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=True))
     scaled = -40 * gradients(now, loss)[0][:40].numpy()
     known = batch.advantage[:40].numpy()
     np.testing.assert_allclose(scaled, (known - known.mean()) / known.std(), rtol=1e-4, atol=1e-5)
+
+
+def test_within_the_clip_range_the_gradient_is_that_of_the_ratio_to_the_policy_that_acted() -> None:
+    """d/dtheta of E_mu[pi_theta / mu * A], whatever policy pi_0 learning began with."""
+    random = torch.Generator().manual_seed(4)
+    batch, acted = make_batch(), torch.randn(64, generator=random) / 5 - 2
+    began = acted + torch.rand(64, generator=random) - 0.5
+    assert ((began - acted).exp() < 2.0).all()
+    batch = batch._replace(log_prob=began, importance=(began - acted).exp())
+    within = (torch.rand(64, generator=random) - 0.5) * 0.36  # log-ratios inside of 0.8 to 1.2
+    now = make_evaluation(batch)._replace(log_prob=(began + within).requires_grad_())
+    loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=False))
+    assert loss.metrics["train/clip_fraction"] == 0.0
+    plain = -((now.log_prob - acted).exp() * batch.advantage).mean()
+    expected = torch.autograd.grad(plain, now.log_prob)[0]
+    torch.testing.assert_close(gradients(now, loss)[0], expected)
+    assert float(loss.metrics["train/policy_gradient_loss"]) == pytest.approx(
+        float(plain.detach()), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "moves"),
+    [(1.0, 1.5, False), (1.0, 0.5, True), (-1.0, 0.5, False), (-1.0, 1.5, True)],
+)
+def test_the_trust_region_lies_around_the_policy_that_learning_began_with(
+    advantage: float, ratio: float, moves: bool
+) -> None:
+    """Importance scales a gradient and never decides whether there is one."""
+    one = torch.ones(1)
+    for importance in (0.1, 1.9):
+        batch = make_batch(1)._replace(
+            advantage=advantage * one, log_prob=0 * one, importance=importance * one
+        )
+        log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
+        now = make_evaluation(batch)._replace(log_prob=log_prob)
+        loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=False))
+        expected = -advantage * ratio * importance if moves else 0.0
+        torch.testing.assert_close(gradients(now, loss)[0], torch.tensor([expected]))
+
+
+def test_kl_and_clip_fraction_are_measured_from_the_policy_learning_began_with() -> None:
+    batch = make_batch()
+    now = make_evaluation(batch)
+    in_step, late = (
+        ppo.loss(now, b, CLIP, settings_of()) for b in (batch, acted_on_by_another(batch))
+    )
+    assert late.approx_kl == in_step.approx_kl > 0
+    for name in ("train/approx_kl", "train/clip_fraction", "train/value_loss"):
+        assert late.metrics[name] == in_step.metrics[name], name
+    assert late.total != in_step.total
+    unmoved = now._replace(log_prob=batch.log_prob)
+    assert ppo.loss(unmoved, acted_on_by_another(batch), CLIP, settings_of()).approx_kl == 0.0
+
+
+def test_importance_is_how_much_likelier_the_learning_policy_is_and_at_most_2() -> None:
+    rollout = make_rollout(7, 3)
+    grown = torch.linspace(-3.0, 3.0, 21).reshape(7, 3)
+    rollout = rollout._replace(behaviour_log_prob=torch.zeros(7, 3), log_prob=grown)
+    rows, _ = ppo.prepare(rollout, rollout.reward, settings_of())
+    expected = np.where(rollout.valid, np.minimum(np.exp(grown.numpy()), 2.0), 0.0).flatten()
+    np.testing.assert_allclose(rows.importance, expected, rtol=1e-6)
+    assert (rows.importance == 2.0).any()
+    assert torch.equal(rows.log_prob, grown.flatten())
+
+
+def test_importance_is_exactly_1_in_step_and_0_where_a_row_is_not_valid() -> None:
+    rollout = make_rollout(7, 3)
+    acted = torch.randn(7, 3) * 10
+    acted[~rollout.valid] = float("nan")
+    for gap in (float("nan"), float("inf"), 1e30):
+        learning = torch.where(rollout.valid, acted, gap)
+        rollout = rollout._replace(behaviour_log_prob=acted, log_prob=learning)
+        rows, _ = ppo.prepare(rollout, rollout.reward, settings_of())
+        assert torch.equal(rows.importance, rollout.valid.flatten().to(torch.float32))
 
 
 def make_rollout(steps: int, envs: int) -> Rollout:
@@ -213,6 +301,7 @@ def make_rollout(steps: int, envs: int) -> Rollout:
         action_mask=(mark[..., None] >> torch.arange(6)) % 2 == 1,
         behaviour_log_prob=number.clone(),
         policy_version=mark.clone(),
+        log_prob=number.clone(),
         value=number.clone(),
         reward=number.clone(),
         terminated=never,
@@ -231,7 +320,7 @@ def test_prepared_rows_are_every_transition_once_and_line_up() -> None:
         rows.obs["a"].squeeze(-1),
         rows.obs["b"],
         rows.action.squeeze(-1),
-        rows.behaviour_log_prob,
+        rows.log_prob,
         rows.value,
     ):
         torch.testing.assert_close(found.long(), mark)

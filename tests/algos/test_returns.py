@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch import Tensor
 
 from stoker.algos.returns import ReturnScaler, discounted_sums, gae
 
@@ -44,25 +46,32 @@ def at(case: Case, *places: tuple[int, int]) -> np.ndarray:
 
 
 def by_definition(case: Case, gamma: float, lam: float) -> np.ndarray:
-    """The sum over k of (gamma lambda)^k delta_{t+k}, walking forward until something ends it."""
-    steps, envs = case.reward.shape
-    result = np.zeros((steps, envs))
-    for n in range(envs):
-        for t in range(steps):
-            weight, k = 1.0, t
-            while k < steps and case.valid[k, n]:
+    """The sum over k of (gamma lambda)^k delta_{t+k}, walking forward until something ends it.
+
+    Gaps are left out beforehand, so that the rows around one are neighbours. A cut ends the sum
+    without a delta of its own; the row before it bootstraps from the cut row's value.
+    """
+    result = np.zeros(case.reward.shape)
+    ended = case.terminated | case.truncated
+    for n in range(case.reward.shape[1]):
+        seen = np.flatnonzero(case.valid[:, n] | ended[:, n])
+        values = [*case.value[seen, n].tolist(), float(case.last_value[n])]
+        for start, t in enumerate(seen):
+            weight = 1.0
+            for place, k in enumerate(seen[start:], start):
+                if not case.valid[k, n]:
+                    break
                 if case.terminated[k, n]:
                     successor = 0.0
                 elif case.truncated[k, n]:
                     successor = float(case.final_value[k, n])
                 else:
-                    successor = float(case.value[k + 1, n] if k + 1 < steps else case.last_value[n])
-                delta = float(case.reward[k, n]) + gamma * successor - float(case.value[k, n])
+                    successor = values[place + 1]
+                delta = float(case.reward[k, n]) + gamma * successor - values[place]
                 result[t, n] += weight * delta
-                if case.terminated[k, n] or case.truncated[k, n]:
+                if ended[k, n]:
                     break
                 weight *= gamma * lam
-                k += 1
     return result
 
 
@@ -145,6 +154,50 @@ def test_invalid_rows_have_no_advantage_and_leak_nothing(garbage: float) -> None
     np.testing.assert_array_equal(advantages(case, 1.0, 1.0)[:, 0], [2.0, 1.0, 0.0, 1.0])
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
+def test_the_row_before_a_cut_bootstraps_from_the_cut_rows_own_value(lam: float) -> None:
+    """V of the cut row is 1000; of the row after it, of its final_obs and of the last a million."""
+    case = quiet(3)._replace(
+        value=np.array([[1.0], [1000.0], [1e6]], np.float32),
+        final_value=np.full((3, 1), 1e6, np.float32),
+        last_value=np.array([1e6], np.float32),
+    )
+    cut = at(case, (1, 0))
+    case = case._replace(truncated=cut, valid=~cut)
+    advantage = advantages(case, 0.5, lam)[:, 0]
+    np.testing.assert_allclose(advantage, [0.5 * 1000 - 1, 0.0, 0.5 * 1e6 - 1e6])
+
+
+@pytest.mark.parametrize("garbage", [1e30, np.nan, np.inf])
+def test_a_gap_is_passed_over_as_if_it_were_not_there(garbage: float) -> None:
+    """Rows 1, 2 and 5 are gaps, whatever is written there; the last is one too."""
+    gaps = [1, 2, 5, 8]
+    whole, kept = quiet(9, 2), [t for t in range(9) if t not in gaps]
+    random = np.random.default_rng(3)
+    numbers = {
+        name: random.normal(size=(9, 2)).astype(np.float32)
+        for name in ("reward", "value", "final_value")
+    }
+    last = np.array([3.0, -2.0], np.float32)
+    whole = whole._replace(**numbers, truncated=at(whole, (3, 1), (7, 0)), last_value=last)
+    whole = whole._replace(terminated=at(whole, (6, 1)))
+    without = Case(*(field[kept] for field in whole[:-1]), last)
+    for field in (whole.reward, whole.value, whole.final_value):
+        field[gaps] = garbage
+    whole.valid[gaps] = False
+    found = advantages(whole, 0.9, 0.8)
+    np.testing.assert_array_equal(found[kept], advantages(without, 0.9, 0.8))
+    np.testing.assert_array_equal(found[gaps], 0.0)
+
+
+def test_an_environment_that_made_no_step_has_no_advantage() -> None:
+    case = quiet(4, 2)._replace(
+        value=np.full((4, 2), 7.0, np.float32), last_value=np.full(2, 1e6, np.float32)
+    )
+    case.valid[:, 1] = False
+    np.testing.assert_array_equal(advantages(case, 1.0, 1.0)[:, 1], np.zeros(4))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     steps, envs = draw(st.integers(1, 12)), draw(st.integers(1, 3))
@@ -169,72 +222,117 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(cases(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_gae_equals_its_definition(case: Case, gamma: float, lam: float) -> None:
     expected = by_definition(case, gamma, lam)
     np.testing.assert_allclose(advantages(case, gamma, lam), expected, rtol=1e-4, atol=1e-3)
 
 
-def sums_by_definition(reward: np.ndarray, ended: np.ndarray, gamma: float) -> np.ndarray:
-    """Every episode's discounted sum so far, each row from scratch."""
+def test_gae_equals_its_definition_for_every_pattern_of_rows() -> None:
+    """A step, a terminated one, a truncated one, a gap or a cut, in all ways to set five rows."""
+    kinds = np.array(list(itertools.product(range(5), repeat=5))).T
+    random = np.random.default_rng(5)
+
+    def numbers(*shape: int) -> np.ndarray:
+        return random.normal(size=shape).astype(np.float32)
+
+    step, terminated, truncated, _, cut = (kinds == kind for kind in range(5))
+    case = Case(
+        reward=numbers(*kinds.shape),
+        value=numbers(*kinds.shape),
+        terminated=terminated,
+        truncated=truncated | cut,
+        final_value=numbers(*kinds.shape),
+        valid=step | terminated | truncated,
+        last_value=numbers(kinds.shape[1]),
+    )
+    expected = by_definition(case, 0.9, 0.8)
+    np.testing.assert_allclose(advantages(case, 0.9, 0.8), expected, rtol=1e-4, atol=1e-5)
+
+
+def sums_by_definition(
+    reward: np.ndarray, ended: np.ndarray, valid: np.ndarray, gamma: float
+) -> np.ndarray:
+    """Every episode's discounted sum so far, each row from scratch; only steps take time."""
     sums = np.zeros(reward.shape)
     for t, n in np.ndindex(reward.shape):
-        k = t
+        k, age = t, 0
         while True:
-            sums[t, n] += gamma ** (t - k) * float(reward[k, n])
+            if valid[k, n]:
+                sums[t, n] += gamma**age * float(reward[k, n])
             if k == 0 or ended[k - 1, n]:
                 break
             k -= 1
+            age += valid[k, n]
     return sums
 
 
-@pytest.fixture
-def rewards() -> tuple[np.ndarray, np.ndarray]:
-    """Twenty steps of three environments, and where episodes ended."""
+class Earned(NamedTuple):
+    """Twenty steps of three environments: rewards, where episodes ended, what is a transition."""
+
+    reward: np.ndarray
+    ended: np.ndarray
+    valid: np.ndarray
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        reward, ended, valid = map(torch.from_numpy, self)
+        return reward, ended, valid
+
+
+@pytest.fixture(params=["all valid", "with cuts and gaps"])
+def earned(request: pytest.FixtureRequest) -> Earned:
     random = np.random.default_rng(7)
-    return random.normal(3.0, 2.0, (20, 3)).astype(np.float32), random.random((20, 3)) < 0.15
+    reward = random.normal(3.0, 2.0, (20, 3)).astype(np.float32)
+    ended, valid = random.random((20, 3)) < 0.15, np.ones((20, 3), bool)
+    if request.param != "all valid":
+        valid = random.random((20, 3)) < 0.7
+        reward[~valid] = np.nan
+        assert (ended & ~valid).any()
+        assert (~ended & ~valid).any()
+    return Earned(reward, ended, valid)
 
 
-def test_discounted_sums_equal_their_definition(rewards: tuple[np.ndarray, np.ndarray]) -> None:
-    reward, ended = rewards
-    sums, carried = discounted_sums(*map(torch.from_numpy, rewards), torch.zeros(3), 0.9)
-    expected = sums_by_definition(reward, ended, 0.9)
+def test_discounted_sums_equal_their_definition(earned: Earned) -> None:
+    reward, ended, valid = earned.tensors()
+    sums, carried = discounted_sums(reward, ended, valid, torch.zeros(3), 0.9)
+    expected = sums_by_definition(*earned, 0.9)
     np.testing.assert_allclose(sums, expected, rtol=1e-5)
-    np.testing.assert_allclose(carried, np.where(ended[-1], 0.0, 0.9 * expected[-1]), rtol=1e-5)
+    onwards = np.where(earned.valid[-1], 0.9, 1.0) * expected[-1]
+    np.testing.assert_allclose(carried, np.where(earned.ended[-1], 0.0, onwards), rtol=1e-5)
 
 
-def test_discounted_sums_of_two_rollouts_equal_those_of_one_twice_as_long(
-    rewards: tuple[np.ndarray, np.ndarray],
-) -> None:
-    reward, ended = map(torch.from_numpy, rewards)
-    whole, at_the_end = discounted_sums(reward, ended, torch.zeros(3), 0.9)
-    first, carried = discounted_sums(reward[:10], ended[:10], torch.zeros(3), 0.9)
-    second, carried = discounted_sums(reward[10:], ended[10:], carried, 0.9)
+def test_a_gap_takes_no_time() -> None:
+    reward, never = torch.ones(4, 1), torch.zeros(4, 1, dtype=torch.bool)
+    valid = torch.tensor([[True], [False], [False], [True]])
+    sums, carried = discounted_sums(reward, never, valid, torch.zeros(1), 0.5)
+    assert sums[[0, 3], 0].tolist() == [1.0, 1.5]
+    assert carried.tolist() == [0.75]
+
+
+def test_discounted_sums_of_two_rollouts_equal_those_of_one_twice_as_long(earned: Earned) -> None:
+    reward, ended, valid = earned.tensors()
+    whole, at_the_end = discounted_sums(reward, ended, valid, torch.zeros(3), 0.9)
+    first, carried = discounted_sums(reward[:10], ended[:10], valid[:10], torch.zeros(3), 0.9)
+    second, carried = discounted_sums(reward[10:], ended[10:], valid[10:], carried, 0.9)
     torch.testing.assert_close(torch.cat([first, second]), whole, rtol=0, atol=0)
     torch.testing.assert_close(carried, at_the_end, rtol=0, atol=0)
 
 
-def test_scaler_divides_by_the_deviation_of_the_discounted_return(
-    rewards: tuple[np.ndarray, np.ndarray],
-) -> None:
-    reward, ended = rewards
-    valid = np.ones_like(ended)
-    scaled = ReturnScaler(3, 0.9)(*map(torch.from_numpy, (reward, ended, valid)))
-    deviation = sums_by_definition(reward, ended, 0.9).std()
-    np.testing.assert_allclose(scaled, reward / deviation, rtol=1e-5)
+def test_scaler_divides_by_the_deviation_of_the_discounted_return(earned: Earned) -> None:
+    scaled = ReturnScaler(3, 0.9)(*earned.tensors())
+    deviation = sums_by_definition(*earned, 0.9)[earned.valid].std()
+    expected = earned.reward / deviation
+    np.testing.assert_allclose(scaled[earned.valid], expected[earned.valid], rtol=1e-5)
 
 
-def test_scaler_over_two_rollouts_knows_what_it_would_over_one(
-    rewards: tuple[np.ndarray, np.ndarray],
-) -> None:
-    reward, ended = map(torch.from_numpy, rewards)
-    valid = torch.ones_like(ended)
+def test_scaler_over_two_rollouts_knows_what_it_would_over_one(earned: Earned) -> None:
+    reward, ended, valid = earned.tensors()
     once, twice = ReturnScaler(3, 0.9), ReturnScaler(3, 0.9)
     whole = once(reward, ended, valid)
     twice(reward[:10], ended[:10], valid[:10])
     second = twice(reward[10:], ended[10:], valid[10:])
-    torch.testing.assert_close(second, whole[10:])
+    torch.testing.assert_close(second, whole[10:], equal_nan=True)
     for name, known in once.state_dict().items():
         torch.testing.assert_close(twice.state_dict()[name], known, msg=name)
 

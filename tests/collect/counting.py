@@ -10,9 +10,13 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from stoker.collect.gather import Gatherer
+from stoker.collect.in_step import InStepCollector
+from stoker.monitor.phases import PhaseClock
 from stoker.pools.inline import InlinePool
 from stoker.pools.spaces import describe_env
-from stoker.types import PLAIN, DeviceObs, PolicyOutput
+from stoker.storage.rollout import RolloutStorage
+from stoker.types import PLAIN, Clock, DeviceObs, Policy, PolicyOutput, Pool, Rollout
 
 EPISODE = 100.0
 """What lies between the first observations of two episodes."""
@@ -58,8 +62,23 @@ def counting_pool(*kinds: tuple[int, str]) -> InlinePool:
     return InlinePool(lambda: StepCounter(*next(waiting)), spec, len(kinds))
 
 
+def in_step(pool: Pool, policy: Policy, steps: int, clock: Clock | None = None) -> InStepCollector:
+    """A collector in step, of rollouts of so many steps, on the CPU."""
+    device = torch.device("cpu")
+    gatherer = Gatherer(pool, policy, clock or PhaseClock(), 0, device)
+    return InStepCollector(gatherer, RolloutStorage(pool.spec, steps, pool.n_envs, device))
+
+
+def collected(collector: InStepCollector) -> Rollout:
+    """A rollout as the policy that acted judges it."""
+    return collector.collect().judged_by(collector.gatherer.policy, collector.version)
+
+
 class SquaringPolicy:
     """V(obs) is obs squared; the action its last digit modulo 5, the log-probability -obs."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
 
     def draw_noise(self, rows: int) -> Tensor:
         return torch.zeros(rows)
@@ -70,6 +89,11 @@ class SquaringPolicy:
 
     def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor:
         return (obs[PLAIN] % 5).long()
+
+    def appraise(
+        self, obs: DeviceObs, action_mask: Tensor | None, action: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.value(obs), -obs[PLAIN].squeeze(-1)
 
     def value(self, obs: DeviceObs) -> Tensor:
         return obs[PLAIN].squeeze(-1) ** 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from stoker.collect.episodes import EpisodeTracker, JournalKeeper
+from stoker.collect.episodes import EpisodeTracker, JournalKeeper, MetricSums
 from stoker.types import EpisodeJournal, StepBatch
 
 
@@ -96,6 +96,24 @@ class TestTracker:
         assert second.ended == first.ended
         for name, value in first.state().items():
             np.testing.assert_array_equal(second.state()[name], value, name)
+
+
+class TestMetricSums:
+    def reported(self, **values: list[float]) -> MetricSums:
+        sums, n = MetricSums(), len(next(iter(values.values())))
+        metrics = {name: np.array(given, np.float32) for name, given in values.items()}
+        sums.take(step([0.0] * n)._replace(metrics=metrics))
+        return sums
+
+    def test_means_are_over_the_steps_that_report(self) -> None:
+        sums = self.reported(hits=[1.0, np.nan, 3.0], misses=[np.nan] * 3)
+        assert sums.means() == {"env/hits": 2.0}
+
+    def test_merged_sums_are_those_of_all_steps(self) -> None:
+        sums = self.reported(hits=[1.0, 2.0, 3.0])
+        sums.merge(self.reported(hits=[10.0], misses=[4.0]))
+        sums.merge(MetricSums())
+        assert sums.means() == {"env/hits": 4.0, "env/misses": 4.0}
 
 
 def keep(keeper: JournalKeeper, steps: range, over: Sequence[int] = (), envs: int = 2) -> None:

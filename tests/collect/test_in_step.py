@@ -10,10 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from counting import SquaringPolicy, counting_pool
+from counting import SquaringPolicy, collected, counting_pool, in_step
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from stoker.collect.gather import Gatherer
 from stoker.collect.in_step import InStepCollector
 from stoker.config.schema import NetworkSettings
 from stoker.monitor.phases import PhaseClock
@@ -21,7 +22,7 @@ from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.inline import InlinePool
 from stoker.pools.spaces import describe_env
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import Pool, Rollout
+from stoker.types import Rollout
 
 CPU = torch.device("cpu")
 STEPS, ENVS = 60, 3
@@ -36,13 +37,15 @@ def cartpole(seed: int) -> Iterator[InStepCollector]:
     policy = ActorCritic(spec, NetworkSettings(network_arch=(8,)), normalize_obs=True)
     policy.seed(seed, CPU)
     with InlinePool(lambda: gymnasium.make("CartPole-v1"), spec, ENVS) as pool:
-        storage = RolloutStorage(spec, STEPS, ENVS, CPU)
-        yield InStepCollector(pool, policy, storage, PhaseClock(), seed)
+        gatherer = Gatherer(pool, policy, PhaseClock(), seed, CPU)
+        yield InStepCollector(gatherer, RolloutStorage(spec, STEPS, ENVS, CPU))
 
 
-def collect(collector: InStepCollector, version: int = 0) -> Rollout:
+def collect(collector: InStepCollector) -> Rollout:
     """A rollout of one's own: the storage is written over by the next."""
-    return pytree.tree_map_only(Tensor, torch.clone, collector.collect(version))
+    rollout = pytree.tree_map_only(Tensor, torch.clone, collected(collector))
+    collector.publish()
+    return rollout
 
 
 def same(first: Rollout, second: Rollout) -> bool:
@@ -58,25 +61,26 @@ def frozen(collector: InStepCollector) -> dict[str, np.ndarray]:
 def test_the_same_seed_gives_the_same_bits() -> None:
     with cartpole(7) as first, cartpole(7) as second, cartpole(8) as other:
         for version in range(2):
-            rollout = collect(first, version)
-            assert same(rollout, collect(second, version))
-            assert not same(rollout, collect(other, version))
+            rollout = collect(first)
+            assert (rollout.policy_version == version).all()
+            assert same(rollout, collect(second))
+            assert not same(rollout, collect(other))
         assert first.metrics() == second.metrics()
-        assert first.episodes.ended > 0
+        assert first.gatherer.episodes.ended > 0
 
 
 def test_a_restored_collector_goes_on_with_the_same_bits() -> None:
     with cartpole(7) as first, cartpole(7) as second:
         collect(first)
-        state, noise = frozen(first), first.policy.generator.get_state()
-        collect(second)  # restoring must undo whatever was done since
+        state = frozen(first)
+        collect(second)  # restoring must undo whatever was done since, the noise drawn included
         collect(second)
-        second.policy.generator.set_state(noise)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            second.restore(state)
-        for version in range(1, 3):
-            assert same(collect(first, version), collect(second, version))
+            assert second.restore(state).tolist() == []
+        for _ in range(2):
+            mine, theirs = collect(first), collect(second)
+            assert same(mine, theirs._replace(policy_version=mine.policy_version))
         assert first.metrics() == second.metrics()
         for name, value in first.state().items():
             np.testing.assert_array_equal(second.state()[name], value, name)
@@ -89,8 +93,8 @@ def test_episodes_too_long_to_bring_back_begin_anew_with_a_warning() -> None:
         assert state["running_length"][1] > 0
         state["length"][1] = -1
         with pytest.warns(UserWarning, match="1 of 3 environments"):
-            second.restore(state)
-        assert second.episodes.running_length.tolist() == [
+            assert second.restore(state).tolist() == [1]
+        assert second.gatherer.episodes.running_length.tolist() == [
             state["running_length"][0],
             0,
             state["running_length"][2],
@@ -101,34 +105,46 @@ def test_episodes_too_long_to_bring_back_begin_anew_with_a_warning() -> None:
         with cartpole(7) as third, warnings.catch_warnings():
             warnings.simplefilter("error")
             third.restore(again)
-            third.policy.generator.set_state(second.policy.generator.get_state())
-            assert same(collect(second), collect(third))
+            mine, theirs = collect(second), collect(third)
+            assert same(mine, theirs._replace(policy_version=mine.policy_version))
+
+
+def test_a_rollout_is_judged_in_step_by_the_policy_that_acted() -> None:
+    with cartpole(7) as collector:
+        for version in range(3):
+            storage = collector.collect()
+            assert storage.version == collector.version == version
+            rollout = storage.judged_by(collector.gatherer.policy, collector.version)
+            assert torch.equal(rollout.log_prob, rollout.behaviour_log_prob)
+            assert collector.steps == STEPS * ENVS
+            assert collector.late == 0
+            collector.publish()
 
 
 def counting(*kinds: tuple[int, str], steps: int) -> InStepCollector:
-    pool: Pool = counting_pool(*kinds)
-    storage = RolloutStorage(pool.spec, steps, len(kinds), CPU)
-    return InStepCollector(pool, SquaringPolicy(), storage, PhaseClock(), seed=0)
+    return in_step(counting_pool(*kinds), SquaringPolicy(), steps)
 
 
 def test_an_environment_that_does_not_come_back_the_same_is_warned_of() -> None:
     """StepCounter's observation tells how often it was reset, whatever the seed."""
     collector = counting((3, "truncated"), steps=4)
-    collector.collect(0)
+    collector.collect()
     state = frozen(collector)
     with pytest.warns(UserWarning, match="not deterministic"):
         collector.restore(state)
-    assert collector.episodes.running_length.tolist() == [1]  # it did come back to its first step
+    assert collector.gatherer.episodes.running_length.tolist() == [
+        1
+    ]  # it did come back to its first step
 
 
 def test_an_environment_whose_replay_ends_early_begins_anew() -> None:
     collector = counting((3, "truncated"), steps=2)
-    collector.collect(0)
+    collector.collect()
     state = frozen(collector)
     shorter = counting((1, "truncated"), steps=2)
     with pytest.warns(UserWarning, match="1 of 1"):
         shorter.restore(state)
-    assert shorter.episodes.running_length.tolist() == [0]
+    assert shorter.gatherer.episodes.running_length.tolist() == [0]
     assert shorter.state()["length"].tolist() == [0]
     assert shorter.state()["episode"].tolist() == [1]
 
@@ -137,16 +153,16 @@ def test_metrics_are_means_since_the_last_call_of_what_was_reported() -> None:
     """StepCounter reports twice its step's number at odd steps: 2, 6, then 10."""
     collector = counting((100, "truncated"), steps=4)
     assert collector.metrics() == {}
-    collector.collect(0)
+    collector.collect()
     assert collector.metrics() == {"env/double": 4.0}
     assert collector.metrics() == {}
-    collector.collect(0)
+    collector.collect()
     assert collector.metrics() == {"env/double": 12.0}
 
 
 def test_episode_metrics_come_with_them() -> None:
     collector = counting((2, "truncated"), (4, "terminated"), steps=4)
-    collector.collect(0)
+    collector.collect()
     metrics = collector.metrics()
     assert metrics["rollout/ep_rew_mean"] == pytest.approx((3 + 3 + 10) / 3)
     assert metrics["rollout/ep_len_mean"] == pytest.approx((2 + 2 + 4) / 3)
@@ -154,7 +170,5 @@ def test_episode_metrics_come_with_them() -> None:
 
 def test_the_phases_of_collecting_are_timed() -> None:
     clock = PhaseClock()
-    pool = counting_pool((2, "truncated"))
-    storage = RolloutStorage(pool.spec, 4, 1, CPU)
-    InStepCollector(pool, SquaringPolicy(), storage, clock, seed=0).collect(0)
+    in_step(counting_pool((2, "truncated")), SquaringPolicy(), 4, clock).collect()
     assert set(clock.total) == {"inference", "env", "store"}

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from counting import EPISODE, SquaringPolicy, counting_pool
+from counting import EPISODE, SquaringPolicy, collected, counting_pool, in_step
 
 from stoker.algos import ppo
 from stoker.collect.in_step import InStepCollector
 from stoker.config.schema import PPOSettings
-from stoker.monitor.phases import PhaseClock
-from stoker.storage.rollout import RolloutStorage
 from stoker.types import PLAIN
 
 GAMMA, LAMBDA = 0.9, 0.8
@@ -64,14 +62,14 @@ def expected_advantages(length: int, ending: str) -> np.ndarray:
 @pytest.fixture
 def collector() -> Iterator[InStepCollector]:
     with counting_pool(*KINDS) as pool:
-        storage = RolloutStorage(pool.spec, STEPS, len(KINDS), torch.device("cpu"))
-        yield InStepCollector(pool, SquaringPolicy(), storage, PhaseClock(), seed=0)
+        yield in_step(pool, SquaringPolicy(), STEPS)
 
 
 def test_advantages_are_right_through_the_whole_house(collector: InStepCollector) -> None:
     expected = np.stack([expected_advantages(*kind) for kind in KINDS], axis=-1)
     for number in range(ROLLOUTS):
-        rollout = collector.collect(version=number)
+        rollout = collected(collector)
+        collector.publish()
         rows, _ = ppo.prepare(rollout, rollout.reward, SETTINGS)
         found = rows.advantage.reshape(STEPS, len(KINDS)).numpy()
         np.testing.assert_allclose(found, expected[number], rtol=1e-4, atol=1e-2)
@@ -82,13 +80,14 @@ def test_advantages_are_right_through_the_whole_house(collector: InStepCollector
 def test_the_rollout_is_what_the_environments_did(collector: InStepCollector) -> None:
     streams = [transitions(*kind) for kind in KINDS]
     for number in range(ROLLOUTS):
-        rollout = collector.collect(version=number)
+        rollout = collected(collector)
+        collector.publish()
         for t in range(STEPS):
             for n, (length, ending) in enumerate(KINDS):
                 before, reward, after, over = next(streams[n])
                 assert rollout.obs[PLAIN][t, n] == before
                 assert rollout.action[t, n] == before % 5
-                assert rollout.behaviour_log_prob[t, n] == -before
+                assert rollout.behaviour_log_prob[t, n] == rollout.log_prob[t, n] == -before
                 assert rollout.value[t, n] == value(before)
                 assert rollout.reward[t, n] == reward
                 assert rollout.policy_version[t, n] == number

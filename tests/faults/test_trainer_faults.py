@@ -33,8 +33,9 @@ _BAD = {
 }
 
 
-def test_updates_that_are_not_finite_are_skipped_and_counted() -> None:
-    parts = build(resolve({**_BAD, "timesteps": 96}))
+@pytest.mark.parametrize("collect", ["step", "overlap"])
+def test_updates_that_are_not_finite_are_skipped_and_counted(collect: str) -> None:
+    parts = build(resolve({**_BAD, "timesteps": 96, "collect": collect}))
     session = Session(parts, None)
     before = {name: value.clone() for name, value in parts.policy.named_parameters()}
     run(session, lambda _: None, StopRequest(1.0))
@@ -52,8 +53,10 @@ def test_too_many_of_them_stop_a_run_that_has_no_checkpoint(tmp_path: Path) -> N
     assert json.loads(status.read_text())["state"] == "failed"
 
 
-def test_too_many_of_them_roll_back_once_and_then_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("collect", ["step", "overlap"])
+def test_too_many_of_them_roll_back_once_and_then_stop(collect: str, tmp_path: Path) -> None:
     settings = {**_BAD, "timesteps": 96_000, "max_bad_updates": 5, "runs_dir": str(tmp_path)}
+    settings["collect"] = collect
     # The probe takes a thousand steps; two good iterations are saved before rewards explode.
     config = resolve({**settings, "checkpoint_every": 32, "env_kwargs": {"after": 1300}})
     import tasks

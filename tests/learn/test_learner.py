@@ -32,7 +32,8 @@ def make_rows() -> Minibatch:
         obs={PLAIN: torch.randn(ROWS, 3, generator=random), "mark": number.clone()},
         action=number[:, None].long(),
         action_mask=(number[:, None].long() >> torch.arange(5)) % 2 == 1,
-        behaviour_log_prob=number.clone(),
+        log_prob=number.clone(),
+        importance=number.clone(),
         value=number.clone(),
         advantage=number.clone(),
         value_target=torch.randn(ROWS, generator=random),
@@ -45,7 +46,7 @@ def make_rollout(version: int = 0) -> Rollout:
     x = torch.zeros(ROWS, 1)
     never = x.bool()
     versions = torch.full((ROWS, 1), version)
-    return Rollout({}, x, None, x, versions, x, x, never, never, x, ~never, torch.zeros(1))
+    return Rollout({}, x, None, x, versions, x, x, x, never, never, x, ~never, torch.zeros(1))
 
 
 def prepare(rollout: Rollout) -> Prepared:
@@ -121,7 +122,8 @@ def test_the_fields_of_a_batch_belong_to_the_same_rows() -> None:
         assert torch.equal(batch.action[:, 0], index)
         assert batch.action_mask is not None
         assert torch.equal((batch.action_mask * 2 ** torch.arange(5)).sum(1), index)
-        assert torch.equal(batch.behaviour_log_prob.long(), index)
+        assert torch.equal(batch.log_prob.long(), index)
+        assert torch.equal(batch.importance.long(), index)
         assert torch.equal(batch.advantage.long(), index)
         assert torch.equal(batch.value_target, rows.value_target[index])
         assert torch.equal(batch.valid, index % 2 == 0)
@@ -240,7 +242,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_skipped_and_counted(
         assert same(recorder.seen[n], later)
     spared = make_learner()
     for n in good:
-        spared._update(recorder.batches[n], torch.zeros((), dtype=torch.bool))
+        spared._step(make_rows(), recorder.batches[n].value.long())
     expected = values(spared)
     for name, value in values(learner).items():
         if name != "shuffle_rng":

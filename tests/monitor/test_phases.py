@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from stoker.monitor import phases
@@ -54,6 +56,42 @@ def test_a_lap_begins_where_the_last_one_ended(time: Time) -> None:
     assert shares == pytest.approx({"update": 0.25, "other": 0.75})
     assert clock.elapsed() == 8.0
     assert clock.shares() == pytest.approx({"env": 0.5, "update": 0.125, "other": 0.375})
+
+
+def test_a_restarted_clock_knows_nothing_of_before(time: Time) -> None:
+    clock = PhaseClock()
+    spend(clock, time, env=4.0)
+    clock.lap()
+    spend(clock, time, update=2.0)
+    clock.restart()
+    assert clock.elapsed() == 0.0
+    spend(clock, time, env=1.0)
+    time.now += 1.0
+    wall, shares = clock.lap()
+    assert wall == 2.0
+    assert shares == pytest.approx({"env": 0.5, "other": 0.5})
+    assert clock.shares() == pytest.approx({"env": 0.5, "other": 0.5})
+
+
+def test_another_thread_can_read_and_no_time_is_lost_or_counted_twice() -> None:
+    clock, laps, done = PhaseClock(), [], threading.Event()
+
+    def work() -> None:
+        for number in range(2000):
+            with clock.phase(f"phase {number % 50}"):
+                sum(range(50))
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not done.is_set():
+        laps.append(clock.lap())
+        clock.shares()
+    thread.join()
+    laps.append(clock.lap())
+    for name, total in clock.total.items():
+        assert sum(wall * shares.get(name, 0.0) for wall, shares in laps) == pytest.approx(total)
+    assert len(clock.total) == 50
 
 
 def test_a_phase_that_raises_is_timed_too(time: Time) -> None:

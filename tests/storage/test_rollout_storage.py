@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from stoker.storage.rollout import RolloutStorage
 from stoker.types import (
@@ -20,6 +21,7 @@ from stoker.types import (
 )
 
 T, N = 5, 3
+EVERYONE = slice(0, N)
 CPU = torch.device("cpu")
 DISCRETE = ActionSpec("discrete", (), "int64", (6,), (0,))
 BOX = ActionSpec("box", (2, 2), "float32", low=(-1,) * 4, high=(1,) * 4)
@@ -43,35 +45,81 @@ def bits(marks: np.ndarray) -> np.ndarray:
     return (marks[:, None] >> np.arange(6)) % 2 == 1
 
 
-def write(storage: RolloutStorage, t: int, spec: EnvSpec, plus: int = 0) -> None:
-    mark = marks(t) + plus
-    number = torch.from_numpy(mark.astype(np.float32))
-    obs = {
-        name: torch.from_numpy(
-            np.broadcast_to(mark.reshape(N, *(1 for _ in leaf.shape)), (N, *leaf.shape)).astype(
-                leaf.dtype
-            )
-        )
+def seen(spec: EnvSpec, mark: np.ndarray) -> dict[str, np.ndarray]:
+    """Observations that bear these marks."""
+    return {
+        name: np.broadcast_to(
+            mark.reshape(len(mark), *(1 for _ in leaf.shape)), (len(mark), *leaf.shape)
+        ).astype(leaf.dtype)
         for name, leaf in spec.observation.items()
     }
+
+
+def on_device(obs: dict[str, np.ndarray]) -> DeviceObs:
+    return {name: torch.from_numpy(value) for name, value in obs.items()}
+
+
+def decide(
+    storage: RolloutStorage, t: int | Tensor, group: slice, spec: EnvSpec, mark: np.ndarray
+) -> None:
+    """What the policy sees and does bears these marks; its log-probability a quarter more."""
     action = torch.from_numpy(np.repeat(mark[:, None], spec.action.width, axis=1))
     mask = torch.from_numpy(bits(mark)) if spec.has_mask else None
-    storage.write_decision(t, obs, mask, PolicyOutput(action, number + 0.25))
-    storage.write_outcome(t, batch(mark))
+    log_prob = torch.from_numpy(mark.astype(np.float32)) + 0.25
+    obs = on_device(seen(spec, mark))
+    storage.write_decision(t, group, obs, mask, PolicyOutput(action, log_prob))
 
 
-def batch(mark: np.ndarray) -> StepBatch:
+def write(storage: RolloutStorage, t: int, spec: EnvSpec, plus: int = 0) -> None:
+    mark = marks(t) + plus
+    decide(storage, t, EVERYONE, spec, mark)
+    storage.write_outcome(t, outcome(spec, mark))
+
+
+def outcome(spec: EnvSpec, mark: np.ndarray, env_ids: list[int] | None = None) -> StepBatch:
+    """A batch with these marks; final observations bear 20 more."""
     return StepBatch(
-        env_ids=np.arange(N),
+        env_ids=np.arange(N) if env_ids is None else np.array(env_ids),
         obs={},
         reward=(mark + 0.75).astype(np.float32),
         terminated=mark % 2 == 0,
         truncated=mark % 3 == 1,
-        final_obs={},
+        final_obs=seen(spec, mark + 20),
         action_mask=None,
         valid=mark % 5 != 0,
         metrics={},
     )
+
+
+class MarkReader:
+    """V(obs): the mark that an observation bears, and a half. Counts the passes it makes."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
+        self.rows: list[int] = []
+        self.appraised = 0
+
+    def draw_noise(self, rows: int) -> Tensor:
+        raise AssertionError
+
+    def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
+        raise AssertionError
+
+    def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor:
+        raise AssertionError
+
+    def appraise(
+        self, obs: DeviceObs, action_mask: Tensor | None, action: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The log-probability: 1,000 times the action, and how many of the mask are set."""
+        self.appraised += len(action)
+        free = torch.zeros(len(action)) if action_mask is None else action_mask.sum(1)
+        return self.value(obs), 1000.0 * action[:, 0] + free
+
+    def value(self, obs: DeviceObs) -> Tensor:
+        leaf = next(iter(obs.values()))
+        self.rows.append(len(leaf))
+        return leaf.reshape(len(leaf), -1)[:, 0].to(torch.float32) + 0.5
 
 
 def filled(spec: EnvSpec, storage: RolloutStorage | None = None, plus: int = 0) -> Rollout:
@@ -79,21 +127,18 @@ def filled(spec: EnvSpec, storage: RolloutStorage | None = None, plus: int = 0) 
     storage.begin(version=100 + plus)
     for t in range(T):
         write(storage, t, spec, plus)
-    return storage.finish(half_more, last_obs(spec))
+    return ended(storage, spec)
 
 
-def half_more(obs: DeviceObs) -> Tensor:
-    """V(obs): the mark that an observation bears, and a half."""
-    leaf = next(iter(obs.values()))
-    return leaf.reshape(len(leaf), -1)[:, 0].to(torch.float32) + 0.5
+def ended(storage: RolloutStorage, spec: EnvSpec) -> Rollout:
+    """The rollout as the policy that acted judges it."""
+    storage.end(last_obs(spec))
+    return storage.judged_by(MarkReader(), storage.version)
 
 
 def last_obs(spec: EnvSpec) -> DeviceObs:
     """What the last step led to: the mark 7 for everyone."""
-    return {
-        name: torch.full((N, *leaf.shape), 7, dtype=getattr(torch, leaf.dtype))
-        for name, leaf in spec.observation.items()
-    }
+    return on_device(seen(spec, np.full(N, 7)))
 
 
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
@@ -131,44 +176,244 @@ def test_every_transition_is_there_once_and_lines_up(spec: EnvSpec, plus: int) -
 def test_the_rollout_keeps_no_hold_of_what_it_was_given() -> None:
     """Pools overwrite their rows in the next step."""
     storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
-    host = np.full((N, 7), 1.0, np.float32)
-    given = batch(marks(0))
+    host, last = np.full((N, 7), 1.0, np.float32), np.full((N, 7), 3.0, np.float32)
+    given = outcome(PLAIN_BOX, np.array([1, 7, 13]))  # all truncated
     output = PolicyOutput(torch.zeros(N, 4), torch.zeros(N))
     storage.begin(0)
-    storage.write_decision(0, {PLAIN: torch.from_numpy(host)}, None, output)
+    storage.write_decision(0, EVERYONE, {PLAIN: torch.from_numpy(host)}, None, output)
     storage.write_outcome(0, given)
-    host[:] = given.reward[:] = 99.0
-    rollout = storage.finish(half_more, last_obs(PLAIN_BOX))
+    storage.end({PLAIN: torch.from_numpy(last)})
+    host[:] = given.reward[:] = last[:] = given.final_obs[PLAIN][:] = 99.0
+    output.log_prob[:] = output.action[:] = 99.0
+    rollout = storage.judged_by(MarkReader(), 0)
     assert (rollout.obs[PLAIN][0] == 1.0).all()
     assert (rollout.reward[0] != 99.0).all()
+    assert (rollout.last_value == 3.5).all()
+    assert rollout.final_value[0].tolist() == [21.5, 27.5, 33.5]
+    assert (rollout.action[0] == 0.0).all()
+    assert (rollout.behaviour_log_prob[0] == 0.0).all()
 
 
-def test_final_values_stand_where_episodes_were_truncated_and_nowhere_else() -> None:
+@pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
+def test_final_values_stand_where_episodes_were_truncated_and_nowhere_else(spec: EnvSpec) -> None:
+    """Also where several steps' final observations are judged in one pass; none where invalid."""
+    storage = RolloutStorage(spec, T, N, CPU)
+    rollout = filled(spec, storage)
+    mark = torch.arange(T * N)
+    bootstrapped = (mark % 3 == 1) & (mark % 5 != 0)
+    assert bootstrapped.reshape(T, N).any(1).sum() > 2
+    expected = torch.where(bootstrapped, mark + 20.5, 0.0).reshape(T, N)
+    assert torch.equal(rollout.final_value, expected)
+    # In a rollout without a truncation nothing is left of them.
+    storage.begin(1)
+    for t in range(T):
+        write_step(storage, t, spec)
+    assert (ended(storage, spec).final_value == 0).all()
+
+
+def write_step(storage: RolloutStorage, t: int, spec: EnvSpec) -> None:
+    """A valid transition of everyone that ends no episode."""
+    decide(storage, t, EVERYONE, spec, marks(t))
+    storage.write_outcome(t, plain_outcome(spec, marks(t)))
+
+
+def plain_outcome(
+    spec: EnvSpec, mark: np.ndarray, env_ids: list[int] | None = None, **flags: np.ndarray
+) -> StepBatch:
+    never = np.zeros(len(mark), bool)
+    quiet = {"terminated": never, "truncated": never, "valid": ~never}
+    return outcome(spec, mark, env_ids)._replace(**(quiet | flags))
+
+
+def test_final_observations_are_judged_in_one_pass_and_in_no_more_rows_than_are_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
     storage.begin(0)
     for t in range(T):
-        write(storage, t, PLAIN_BOX)
-    truncated = np.array([False, True, False])
-    storage.write_final_value(3, truncated, torch.tensor([10.0, 20.0, float("nan")]))
+        decide(storage, t, EVERYONE, PLAIN_BOX, marks(t))
+        truncated = np.array([True, t % 2 == 0, False])
+        storage.write_outcome(t, plain_outcome(PLAIN_BOX, marks(t), truncated=truncated))
+    storage.end(last_obs(PLAIN_BOX))
+    finals, values = 8, {}
+    for at_once in (8192, finals, 3, 1):
+        monkeypatch.setattr("stoker.storage.rollout._ROWS_AT_ONCE", at_once)
+        reader = MarkReader()
+        values[at_once] = storage.judged_by(reader, 0).final_value.clone()
+        passes = -(-finals // at_once)
+        assert sum(reader.rows[-passes:]) == finals
+        assert max(reader.rows[-passes:]) <= at_once
+        assert reader.rows[-passes - 1] == N  # what came before them was the last observation
     expected = torch.zeros(T, N)
-    expected[3, 1] = 20.0
-    assert torch.equal(storage.finish(half_more, last_obs(PLAIN_BOX)).final_value, expected)
-    assert (filled(PLAIN_BOX, storage).final_value == 0).all()
+    for t, n in [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0), (4, 0), (4, 1)]:
+        expected[t, n] = t * N + n + 20.5
+    for found in values.values():
+        assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("version", [100, 101], ids=["in step", "late"])
 def test_values_do_not_depend_on_how_many_rows_are_judged_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+    version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = filled(PLAIN_BOX).value.clone()
+    storage = RolloutStorage(DICT, T, N, CPU)
+    filled(DICT, storage)
+    whole = storage.judged_by(MarkReader(), version)
+    value, log_prob = whole.value.clone(), whole.log_prob.clone()
     for rows in (1, N, 2 * N + 1, 3 * N):
-        monkeypatch.setattr("stoker.storage.rollout._VALUE_ROWS", rows)
-        assert torch.equal(filled(PLAIN_BOX).value, whole)
+        monkeypatch.setattr("stoker.storage.rollout._ROWS_AT_ONCE", rows)
+        whole.value.zero_()
+        judged = storage.judged_by(MarkReader(), version)
+        assert torch.equal(judged.value, value)
+        assert torch.equal(judged.log_prob, log_prob)
+
+
+def test_the_version_that_acted_is_judged_by_its_own_log_probabilities() -> None:
+    """Those that it acted with, to the bit, without asking it again."""
+    storage, reader = RolloutStorage(DICT, T, N, CPU), MarkReader()
+    filled(DICT, storage)
+    rollout = storage.judged_by(reader, 100)
+    assert torch.equal(rollout.log_prob, rollout.behaviour_log_prob)
+    assert reader.appraised == 0
+
+
+@pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
+def test_another_version_is_asked_for_the_log_probability_of_what_was_done(spec: EnvSpec) -> None:
+    storage, reader = RolloutStorage(spec, T, N, CPU), MarkReader()
+    in_step = filled(spec, storage)
+    value, final_value = in_step.value.clone(), in_step.final_value.clone()
+    rollout = storage.judged_by(reader, 101)
+    mark = np.arange(T * N)
+    free = bits(mark).sum(1) if spec.has_mask else 0
+    found = rollout.log_prob.flatten().numpy()
+    np.testing.assert_array_equal(found, (1000.0 * mark + free).astype(np.float32))
+    np.testing.assert_array_equal(rollout.behaviour_log_prob.flatten(), mark + 0.25)
+    assert (rollout.policy_version == 100).all()
+    assert torch.equal(rollout.value, value)
+    assert torch.equal(rollout.final_value, final_value)
+    assert reader.appraised == T * N
+
+
+def test_a_row_without_an_outcome_is_a_gap() -> None:
+    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    filled(PLAIN_BOX, storage)  # a rollout before, of which nothing may be left
+    storage.begin(1)
+    for t in range(T):
+        decide(storage, t, EVERYONE, PLAIN_BOX, marks(t))
+        here = [n for n in range(N) if (t, n) not in ((1, 0), (1, 2), (4, 1))]
+        steps = np.full(len(here), t)
+        storage.write_outcome(steps, plain_outcome(PLAIN_BOX, marks(t)[here], here))
+    rollout = ended(storage, PLAIN_BOX)
+    gaps = [(1, 0), (1, 2), (4, 1)]
+    for t, n in np.ndindex(T, N):
+        assert rollout.valid[t, n] == ((t, n) not in gaps)
+        assert rollout.reward[t, n] == (0.0 if (t, n) in gaps else t * N + n + 0.75)
+    assert not rollout.truncated.any()
+    assert not rollout.terminated.any()
+    assert storage.steps_taken == T * N - 3
+
+
+def test_steps_taken_are_the_rows_that_are_transitions() -> None:
+    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    filled(PLAIN_BOX, storage)
+    assert storage.steps_taken == sum(mark % 5 != 0 for mark in range(T * N))
+    storage.begin(1)
+    assert storage.steps_taken == 0
+
+
+def test_outcomes_are_written_to_the_step_of_each_environment() -> None:
+    """Environment 2 comes back at step 3 with what came of step 1; final values go there too."""
+    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage.begin(0)
+    for t in range(T):
+        decide(storage, t, EVERYONE, PLAIN_BOX, marks(t))
+    steps, envs = np.array([1, 3, 0]), [2, 0, 1]
+    truncated = np.array([True, False, True])
+    storage.write_outcome(
+        steps, plain_outcome(PLAIN_BOX, steps * N + envs, envs, truncated=truncated)
+    )
+    rollout = ended(storage, PLAIN_BOX)
+    written = dict(zip([(1, 2), (3, 0), (0, 1)], truncated, strict=True))
+    for t, n in np.ndindex(T, N):
+        mark, there, cut = t * N + n, (t, n) in written, written.get((t, n), False)
+        assert rollout.valid[t, n] == there
+        assert rollout.reward[t, n] == (mark + 0.75 if there else 0.0)
+        assert rollout.truncated[t, n] == cut
+        assert rollout.final_value[t, n] == (mark + 20.5 if cut else 0.0)
+
+
+def test_outcomes_in_ranges_or_in_another_order_go_to_the_environments_they_name() -> None:
+    ranges, mixed = (RolloutStorage(PLAIN_BOX, T, N, CPU) for _ in range(2))
+    for storage in (ranges, mixed):
+        storage.begin(100)
+    order = [2, 0, 1]
+    for t in range(T):
+        for storage in (ranges, mixed):
+            decide(storage, t, EVERYONE, PLAIN_BOX, marks(t))
+        for group in ([1, 2], [0]):
+            ranges.write_outcome(t, outcome(PLAIN_BOX, marks(t)[group], group))
+        mixed.write_outcome(np.full(N, t), outcome(PLAIN_BOX, marks(t)[order], order))
+    expected = filled(PLAIN_BOX)
+    for storage in (ranges, mixed):
+        check_same(ended(storage, PLAIN_BOX), expected)
+
+
+def check_same(first: Rollout, second: Rollout) -> None:
+    for mine, theirs in zip(pytree.tree_leaves(first), pytree.tree_leaves(second), strict=True):
+        assert mine is theirs is None or torch.equal(mine, theirs)
+
+
+def test_a_cut_is_truncated_not_valid_and_bootstraps_from_nothing() -> None:
+    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage.begin(0)
+    for t in range(T):
+        decide(storage, t, EVERYONE, PLAIN_BOX, marks(t))
+        if t < 2:
+            storage.write_outcome(t, plain_outcome(PLAIN_BOX, marks(t)))
+    storage.cut(np.array([2, 4]), np.array([1, 0]))
+    rollout = ended(storage, PLAIN_BOX)
+    cut = torch.zeros(T, N, dtype=torch.bool)
+    cut[2, 1] = cut[4, 0] = True
+    assert torch.equal(rollout.truncated, cut)
+    assert not (rollout.valid & cut).any()
+    assert not rollout.terminated.any()
+    assert (rollout.final_value == 0).all()
+    # What the policy saw there is known, and so is what it is worth.
+    assert rollout.value[2, 1] == 2 * N + 1.5
+    # The next rollout knows nothing of it.
+    assert not filled_quietly(storage).truncated.any()
+
+
+def filled_quietly(storage: RolloutStorage) -> Rollout:
+    storage.begin(1)
+    for t in range(T):
+        write_step(storage, t, PLAIN_BOX)
+    return ended(storage, PLAIN_BOX)
+
+
+@pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
+def test_decisions_of_groups_and_with_a_step_in_a_tensor_are_those_of_all_with_a_number(
+    spec: EnvSpec,
+) -> None:
+    """A captured write takes its step from the device."""
+    whole, parts = (RolloutStorage(spec, T, N, CPU) for _ in range(2))
+    step = torch.zeros(1, dtype=torch.int64)
+    for storage in (whole, parts):
+        storage.begin(0)
+    for t in range(T):
+        decide(whole, t, EVERYONE, spec, marks(t))
+        for group in (slice(0, 1), slice(1, N)):
+            decide(parts, step, group, spec, marks(t)[group])
+        step += 1
+    check_same(ended(parts, spec), ended(whole, spec))
 
 
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
 def test_size_is_what_is_allocated(spec: EnvSpec) -> None:
-    rollout = filled(spec)
+    storage = RolloutStorage(spec, T, N, CPU)
+    filled(spec, storage)
+    rollout = storage.judged_by(MarkReader(), 101)
     tensors = [*rollout.obs.values(), *(x for x in rollout if isinstance(x, Tensor))]
+    tensors += last_obs(spec).values()  # of which the storage keeps a copy
     allocated = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
     assert RolloutStorage.size(spec, T, N) == allocated
 
@@ -178,7 +423,7 @@ def test_size_is_what_is_allocated(spec: EnvSpec) -> None:
 )
 def test_types_are_those_of_the_spaces(action: ActionSpec, dtype: torch.dtype) -> None:
     spec = EnvSpec("x", LEAVES, action)
-    rollout = RolloutStorage(spec, T, N, CPU).finish(half_more, last_obs(spec))
+    rollout = filled(spec)
     assert rollout.action.dtype == dtype
     assert [leaf.dtype for leaf in rollout.obs.values()] == [
         torch.float32,

@@ -122,6 +122,41 @@ def test_learning_in_two_parts_is_learning_in_one(tmp_path: Path) -> None:
     assert lines == [4, 4]
 
 
+@pytest.mark.parametrize("pool", ["inline", "process"])
+def test_overlapped_learning_goes_on_where_it_stopped(pool: str) -> None:
+    lags: list[float] = []
+
+    def note(progress: Any) -> None:
+        lags.append(progress.metrics["lag/max"])
+
+    settings = {**_TINY, "eval_episodes": 0, "collect": "overlap", "pool": pool, "n_envs": 2}
+    with PPO("MlpPolicy", "CartPole-v1", **settings).learn(256, callback=note) as model:
+        assert model.num_timesteps == 256
+        weights = {name: value.clone() for name, value in model.policy.state_dict().items()}
+        model.learn(192, reset_num_timesteps=False, callback=note)
+        assert model.num_timesteps == 448
+        assert any(
+            not torch.equal(value, weights[name])
+            for name, value in model.policy.state_dict().items()
+        )
+        assert model.predict(np.zeros(4, np.float32))[0] in (0, 1)
+    assert lags == [0, 1, 1, 1, 0, 1, 1]  # the last of a run begins no other
+
+
+def test_overlapped_learning_that_a_callback_stopped_goes_on_with_what_was_under_way() -> None:
+    settings = {**_TINY, "eval_episodes": 0, "collect": "overlap"}
+    lags: list[float] = []
+
+    def stop_at_three(progress: Any) -> bool:
+        lags.append(progress.metrics["lag/max"])
+        return len(lags) != 3
+
+    with PPO("MlpPolicy", "CartPole-v1", **settings).learn(3200, callback=stop_at_three) as model:
+        model.learn(64, reset_num_timesteps=False, callback=stop_at_three)
+        assert model.num_timesteps == 5 * 32
+    assert lags == [0, 1, 1, 1, 1]
+
+
 def test_a_callback_can_stop_training() -> None:
     seen = []
 

@@ -25,11 +25,40 @@ def test_every_choice_is_told_with_its_reason() -> None:
     parts = parts_of()
     parts.close()
     told = {decision.what: decision for decision in parts.decisions}
-    assert list(told) == ["pool", "device", "batch", "network", "precision", "storage"]
+    names = ["pool", "device", "batch", "network", "precision", "collect", "storage"]
+    assert list(told) == names
     assert told["pool"].chosen == "inline"
     assert "a step takes" in told["pool"].why
     assert "1 x 256 steps = 256, in minibatches of 64" in told["batch"].chosen
     assert told["precision"].chosen == "fp32"
+    assert told["collect"] == ("collect", "in step", "environments step in this process")
+    assert told["storage"].why == "one rollout"
+
+
+@pytest.mark.parametrize(
+    ("pool", "collect", "chosen", "ahead", "tried"),
+    [
+        ("inline", "step", "in step", False, False),
+        ("inline", "auto", "in step", False, False),
+        ("inline", "overlap", "overlapped", True, False),
+        ("process", "step", "in step", False, False),
+        ("process", "auto", "in step at first", False, True),
+        ("process", "overlap", "overlapped", True, False),
+    ],
+)
+def test_how_rollouts_are_collected_follows_from_the_setting_and_the_pool(
+    pool: str, collect: str, chosen: str, ahead: bool, tried: bool
+) -> None:
+    parts = parts_of(pool=pool, collect=collect, n_envs=2, n_workers=1)
+    parts.close()
+    told = {decision.what: decision for decision in parts.decisions}
+    assert told["collect"].chosen == chosen
+    assert ("asked for" in told["collect"].why) == (collect != "auto")
+    assert parts.collector.ahead == ahead
+    assert (parts.trial is not None) == tried
+    twice = ahead or tried
+    assert told["storage"].why == ("two" if twice else "one rollout")
+    assert (parts.collector.gatherer.policy is parts.policy) == (not twice)
 
 
 def test_a_preset_for_more_cores_names_the_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import stoker
+from stoker.collect import acting
 from stoker.config import resolve
+from stoker.learn.learner import LearnReport
 from stoker.train.build import Parts, build
 from stoker.train.loop import run
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
+from stoker.types import Rollout
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 _HOUSE = str(Path(stoker.__file__).parent)
@@ -28,12 +32,23 @@ def parts_for(env: str, **settings: Any) -> Parts:
     return build(config)
 
 
+def collected(parts: Parts) -> Rollout:
+    return parts.collector.collect().judged_by(parts.policy, parts.collector.version)
+
+
+def learn(parts: Parts) -> LearnReport:
+    """An iteration, as the loop does it."""
+    report = parts.learner.learn(collected(parts), parts.collector.version)
+    parts.collector.publish()
+    return report
+
+
 def test_tf32_is_on_and_all_state_lies_on_the_gpu() -> None:
     parts = parts_for("tasks:EchoDict")
     assert torch.get_float32_matmul_precision() == "high"
     assert torch.backends.cuda.matmul.allow_tf32
     assert torch.backends.cudnn.allow_tf32
-    rollout = parts.collector.collect(version=0)
+    rollout = collected(parts)
     fields = [*rollout.obs.values(), *(x for x in rollout if isinstance(x, torch.Tensor))]
     assert all(field.is_cuda for field in fields)
     assert all(value.is_cuda for value in parts.policy.state_dict().values())
@@ -47,14 +62,15 @@ def test_full_precision_can_be_had() -> None:
     parts.close()
 
 
+@pytest.mark.parametrize("executor", ["eager", "graph"])
 @pytest.mark.parametrize("env", _TASKS)
-def test_the_update_never_waits_for_the_gpu(env: str) -> None:
-    parts = parts_for(env, target_kl=None)
-    parts.learner.learn(parts.collector.collect(version=0), version=0)  # first call: allocations
-    rollout = parts.collector.collect(version=1)
+def test_the_update_never_waits_for_the_gpu(env: str, executor: str) -> None:
+    parts = parts_for(env, target_kl=None, executor=executor)
+    learn(parts)  # first call: allocations
+    rollout = collected(parts)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        report = parts.learner.learn(rollout, version=1)
+        report = parts.learner.learn(rollout, parts.collector.version)
         parts.policy.update_moments(rollout.obs, rollout.valid)
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -62,9 +78,10 @@ def test_the_update_never_waits_for_the_gpu(env: str) -> None:
     parts.close()
 
 
+@pytest.mark.parametrize("collect", ["step", "overlap"])
 @pytest.mark.parametrize("env", _TASKS)
-def test_every_synchronisation_of_an_iteration_carries_its_label(env: str) -> None:
-    parts = parts_for(env, target_kl=0.5)
+def test_every_synchronisation_of_an_iteration_carries_its_label(env: str, collect: str) -> None:
+    parts = parts_for(env, target_kl=0.5, collect=collect)
     session = Session(parts, None)
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -85,12 +102,13 @@ def test_every_synchronisation_of_an_iteration_carries_its_label(env: str) -> No
     parts.close()
 
 
-def test_a_compiled_update_matches_the_eager_one() -> None:
+@pytest.mark.parametrize("other", ["compile", "graph"])
+def test_an_update_comes_to_the_same_however_it_runs(other: str) -> None:
     ended = []
-    for executor in ("eager", "compile"):
+    for executor in ("eager", other):
         parts = parts_for("CartPole-v1", executor=executor, compile_in="foreground")
-        for version in range(2):
-            parts.learner.learn(parts.collector.collect(version), version)
+        for _ in range(2):
+            learn(parts)
         ended.append(torch.cat([p.detach().flatten() for p in parts.policy.parameters()]))
         parts.close()
     assert torch.allclose(*ended, atol=2e-3)
@@ -100,8 +118,36 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     ended = []
     for _ in range(2):
         parts = parts_for("CartPole-v1")
-        for version in range(3):
-            parts.learner.learn(parts.collector.collect(version), version)
+        for _ in range(3):
+            learn(parts)
         ended.append([p.detach().clone() for p in parts.policy.parameters()])
         parts.close()
     assert all(torch.equal(a, b) for a, b in zip(*ended, strict=True))
+
+
+@pytest.mark.parametrize("env", _TASKS)
+def test_captured_acting_decides_and_stores_as_eager_acting_does(
+    env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = []
+    for kind in (acting.CapturedActing, acting.Acting):
+        monkeypatch.setattr(acting, "CapturedActing", kind)
+        parts = parts_for(env, precision="fp32")
+        first = pytree.tree_map_only(torch.Tensor, torch.clone, collected(parts))
+        rollouts.append((first, pytree.tree_map_only(torch.Tensor, torch.clone, collected(parts))))
+        parts.close()
+    for captured, eager in zip(*rollouts, strict=True):
+        leaves = zip(pytree.tree_leaves(captured), pytree.tree_leaves(eager), strict=True)
+        for mine, theirs in leaves:
+            if mine is not None:
+                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_overlapped_training_learns_on_its_own_stream() -> None:
+    parts = parts_for("CartPole-v1", collect="overlap", timesteps=4096)
+    session = Session(parts, None)
+    run(session, lambda _: None, StopRequest(1.0))
+    assert session.counters.env_steps == 4096
+    assert session.metrics["lag/max"] == 1.0
+    assert all(torch.isfinite(p).all() for p in parts.policy.parameters())
+    parts.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -58,7 +59,9 @@ def wait_for_iterations(process: subprocess.Popen[str], run: Path, count: int) -
 def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
     flags: str, start_stoker: Start, stoker: Run, tmp_path: Path
 ) -> None:
+    # In step, whichever pool is found to be quicker: overlapped runs are not the same twice.
     words = ["train", *flags.split(), "--device", "cpu", "--seed", "7", "--eval-episodes", "0"]
+    words += ["--collect", "step"]
     straight = stoker(*words, "--run-name", "straight")
     assert straight.returncode == 0, straight.stderr
     broken = start_stoker(*words, "--run-name", "broken")
@@ -81,6 +84,58 @@ def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
     lines = (tmp_path / "runs" / "broken" / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line)["env_steps"] for line in lines]
     assert steps == sorted(set(steps)), "a resumed run records no step twice"
+
+
+def test_an_overlapped_run_is_saved_when_it_is_stopped_and_goes_on(
+    start_stoker: Start, stoker: Run, tmp_path: Path
+) -> None:
+    """A rollout that was under way is gathered again from its beginning: no step is lost."""
+    words = "train --env CartPole-v1 --timesteps 16384 --n-envs 4 --n-steps 64 --batch-size 64"
+    more = "--pool process --n-workers 2 --collect overlap --device cpu --eval-episodes 0"
+    broken = start_stoker(*words.split(), *more.split(), "--run-name", "broken")
+    run = tmp_path / "runs" / "broken"
+    wait_for_iterations(broken, run, 5)
+    broken.send_signal(signal.SIGTERM)
+    _, error = broken.communicate(timeout=60)
+    assert broken.returncode == 143
+    assert "Traceback" not in error
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "stopped"
+    _, saved = checkpoints.load_newest(run / "checkpoints")
+    stopped_at = saved.state["counters"]["env_steps"]
+    assert stopped_at == status["env_steps"] > 0
+    resumed = stoker("resume", "broken")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "could not be brought back" not in resumed.stderr
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["env_steps"] for line in lines]
+    assert steps == sorted(set(steps)), "a resumed run records no step twice"
+    assert steps[-1] >= 16384
+    # Its first rollout after the stop is gathered under the weights that were saved.
+    lags = {line["env_steps"]: line["lag/mean"] for line in lines if "lag/mean" in line}
+    after = min(step for step in steps if step > stopped_at)
+    assert lags[after] == 0.0
+    assert {lag for step, lag in lags.items() if after < step < 16384} == {1.0}
+
+
+def test_a_run_that_dropped_steps_is_not_done_until_it_has_made_them(
+    stoker: Run, tmp_path: Path
+) -> None:
+    """Iterations count rollouts, of which late environments fill less than all."""
+    words = ["--env", "tasks:Count", "--timesteps", "512", "--device", "cpu", "--n-steps", "256"]
+    assert stoker("train", *words, "--run-name", "short").returncode == 0
+    run = tmp_path / "runs" / "short"
+    _, saved = checkpoints.load_newest(run / "checkpoints")
+    assert saved.state["counters"]["iteration"] == 2
+    for other in (run / "checkpoints").iterdir():
+        shutil.rmtree(other)
+    counters = saved.state["counters"] | {"env_steps": 500, "saved_at": 500, "late_steps": 12}
+    target = run / "checkpoints" / checkpoints.step_name(500)
+    checkpoints.save(target, saved._replace(state=saved.state | {"counters": counters}))
+    resumed = stoker("resume", "short")
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads((run / "status.json").read_text())["env_steps"] == 756
 
 
 def test_environments_that_are_not_deterministic_are_reported(stoker: Run, tmp_path: Path) -> None:

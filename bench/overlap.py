@@ -1,0 +1,198 @@
+"""What overlapping brings: an iteration should cost the longer of collecting and learning.
+
+First a synthetic environment whose cost is set so that collecting takes a quarter of learning's
+time, up to four times it; then what users train on, against what its environments alone would
+give on the same cores. Each case runs in step and overlapped in turn; the peer is "in step".
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from bench.record import Row
+from stoker.config import resolve
+from stoker.envs.registry import EnvFactory
+from stoker.train import loop
+from stoker.train.build import build
+from stoker.train.overlap import COLLECTING
+from stoker.train.session import Progress, Session
+from stoker.train.signals import StopRequest
+
+_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_WARM_UP, _REPEATS = 3, 3
+
+
+class Busy(gymnasium.Env[Any, Any]):
+    """Computes for `cost` seconds of processor time a step."""
+
+    observation_space = spaces.Box(-1, 1, (42,), np.float32)
+    action_space = spaces.MultiDiscrete([9, 9, 9, 9])
+
+    def __init__(self, cost: float = 0.0) -> None:
+        self.cost = cost
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.obs = self.np_random.uniform(-1, 1, 42).astype(np.float32)
+        return self.obs, {}
+
+    def step(self, action: Any) -> Any:
+        until = time.thread_time() + self.cost
+        while time.thread_time() < until:
+            pass
+        return self.obs, 0.0, False, False, {}
+
+
+class Speed(NamedTuple):
+    """How a training went once it was warm, by the iteration."""
+
+    wall_s: float
+    collect_s: float
+    learn_s: float
+    steps: int
+
+    @property
+    def efficiency(self) -> float:
+        """max(collect, learn) / wall: 1 is perfect."""
+        return max(self.collect_s, self.learn_s) / self.wall_s
+
+
+def measure() -> Iterator[Row]:
+    yield from _synthetic()
+    yield from _real()
+
+
+def _synthetic() -> Iterator[Row]:
+    cores = len(os.sched_getaffinity(0))
+    n_envs = 2 * cores
+    settings: dict[str, Any] = {
+        "n_envs": n_envs,
+        "n_steps": 64,
+        "pool": "process",
+        "preset": "fast",
+    }
+    settings |= {"batch_size": n_envs * 16, "n_epochs": 8, "target_kl": None}
+    free = train(EnvFactory(Busy), iterations=6, collect="step", **settings)
+    for ratio in _RATIOS:
+        # Environments of a worker step one after the other, and the workers side by side.
+        cost = ratio * free.learn_s / (64 * n_envs / cores)
+        run = partial(train, EnvFactory(Busy, {"cost": cost}), iterations=8, **settings)
+        yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run), None)
+
+
+def _real() -> Iterator[Row]:
+    cores = len(os.sched_getaffinity(0))
+    mission: dict[str, Any] = {"preset": "heavy", "pool": "process"}
+    wide = 256 * cores
+    cartpole: dict[str, Any] = {
+        "n_envs": wide,
+        "n_steps": 32,
+        "batch_size": wide * 4,
+        "n_epochs": 4,
+        "network_arch": (64, 64),
+        "pool": "process",
+        "target_kl": None,
+    }
+    for env, settings in (("stoker/Mission-v0", mission), ("CartPole-v1", cartpole)):
+        factory = EnvFactory(env)
+        ceiling = statistics.median(alone(factory, cores) for _ in range(_REPEATS))
+        run = partial(train, factory, iterations=10, **settings)
+        size = settings.get("n_envs", 32)
+        yield _row(f"training {env}, {size} environments", _in_turn(run), ceiling)
+
+
+def _in_turn(run: Any) -> dict[str, list[Speed]]:
+    speeds: dict[str, list[Speed]] = {"step": [], "overlap": []}
+    for i in range(_REPEATS):
+        for mode in sorted(speeds, reverse=bool(i % 2)):
+            speeds[mode].append(run(collect=mode))
+    return speeds
+
+
+def _row(case: str, speeds: dict[str, list[Speed]], ceiling: float | None) -> Row:
+    """Steps a second where there is a ceiling in steps a second, else the efficiency."""
+    rate = {mode: [s.steps / s.wall_s for s in of] for mode, of in speeds.items()}
+    efficiency = {mode: [s.efficiency for s in of] for mode, of in speeds.items()}
+    shown, unit = (
+        (efficiency, "max(collect, learn) / wall") if ceiling is None else (rate, "steps/s")
+    )
+    middle = {mode: statistics.median(of) for mode, of in rate.items()}
+    return Row(
+        "overlap",
+        case,
+        round(statistics.median(shown["overlap"]), 3),
+        unit,
+        round(statistics.median(shown["step"]), 3),
+        "in step",
+        round(middle["overlap"] / middle["step"], 3),
+        ceiling=1.0 if ceiling is None else round(ceiling),
+        details={
+            "steps_per_s": {mode: [round(x) for x in of] for mode, of in rate.items()},
+            "efficiency": {mode: [round(x, 3) for x in of] for mode, of in efficiency.items()},
+            "collect_s": [round(s.collect_s, 4) for s in speeds["overlap"]],
+            "learn_s": [round(s.learn_s, 4) for s in speeds["overlap"]],
+            "collect_s_in_step": [round(s.collect_s, 4) for s in speeds["step"]],
+            "learn_s_in_step": [round(s.learn_s, 4) for s in speeds["step"]],
+        },
+    )
+
+
+def train(
+    env: EnvFactory, iterations: int, collect: str, preset: str | None = None, **settings: Any
+) -> Speed:
+    """Train for `iterations` after the first ones, which warm up."""
+    has_gpu = torch.cuda.is_available()
+    given = {**settings, "collect": collect, "timesteps": 1, "eval_episodes": 0}
+    config = resolve({"env": env.name, **given}, preset=preset, on_gpu=has_gpu)
+    total = (_WARM_UP + iterations) * config.total_batch
+    config = resolve({"env": env.name, **given, "timesteps": total}, preset=preset, on_gpu=has_gpu)
+    parts = build(config, env)
+    session = Session(parts, None)
+
+    def watch(progress: Progress) -> None:
+        if progress.iteration == _WARM_UP:
+            session.start_clocks()
+
+    try:
+        loop.run(session, watch, StopRequest(None))
+    finally:
+        parts.close()
+    wall = parts.clock.elapsed()
+    collected = sum(parts.collect_clock.total[phase] for phase in COLLECTING)
+    learned = parts.clock.total["update"]
+    return Speed(
+        wall / iterations, collected / iterations, learned / iterations, config.total_batch
+    )
+
+
+def alone(env: EnvFactory, cores: int, seconds: float = 3.0) -> float:
+    """Steps a second of one environment a core, with nobody to answer to."""
+    context = multiprocessing.get_context("forkserver")
+    with context.Pool(cores) as pool:
+        return sum(pool.starmap(_step_for, [(env, seconds)] * cores, chunksize=1))
+
+
+def _step_for(factory: EnvFactory, seconds: float) -> float:
+    env = factory()
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(1000)]
+    steps, began = 0, time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds:
+        for action in actions[:100]:
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        steps += 100
+    return steps / took
