@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from bench import handover, learning
+from bench import handover, learning, pools
 from bench.record import publish
 
-BENCHES = {"handover": handover.measure, "learning": learning.measure}
+BENCHES = {
+    "handover": handover.measure,
+    "learning": learning.measure,
+    "pools": pools.measure,
+}
 
 
 def main() -> None:
