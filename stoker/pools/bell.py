@@ -14,7 +14,7 @@ from typing import Any
 
 SIZE = 64
 """Bytes of a bell: a cache line, though a semaphore takes half of it."""
-_SPINS = 20
+_SPINS = 10
 """Looks before sleeping, 0.15 us each: a ring that is about to come is caught without a system
 call, and the GIL is not kept from other threads for long."""
 
@@ -37,13 +37,16 @@ class Bell:
 
     def wait(self, seconds: float) -> bool:
         """Whether it was rung, now or within `seconds`; all rings so far are forgotten."""
-        heard = self._heard() or (seconds > 0 and self._sleep_for(seconds))
-        while heard and self._try(self._address) == 0:
+        look, address = self._try, self._address
+        for _ in range(_SPINS):
+            if look(address) == 0:
+                break
+        else:
+            if seconds <= 0 or not self._sleep_for(seconds):
+                return False
+        while look(address) == 0:
             pass
-        return heard
-
-    def _heard(self) -> bool:
-        return any(self._try(self._address) == 0 for _ in range(_SPINS))
+        return True
 
     def _sleep_for(self, seconds: float) -> bool:
         until = _Timespec(*divmod(time.monotonic_ns() + int(seconds * 1e9), 1_000_000_000))

@@ -119,9 +119,7 @@ class Crew:
 
     def ring_for(self, env_ids: np.ndarray) -> None:
         """Wake the workers of these environments."""
-        concerned = np.zeros(len(self._hands), bool)
-        concerned[self._worker_of[env_ids]] = True
-        for number in np.flatnonzero(concerned).tolist():
+        for number in set(self._worker_of[env_ids].tolist()):
             self._board.calls[number].ring()
 
     def wait_for(self, env_id: int, seconds: float) -> None:

@@ -48,13 +48,15 @@ class InlinePool(BasePool):
     ) -> StepBatch:
         ready = as_range(np.flatnonzero(self._sent))
         self._sent[:] = False
-        faults = dict(self._check.faults(self._rows.batch(ready)))
-        for row, sentence in faults.items():
-            self._log.note_env(BadValueError(sentence))
-            slot = self._slots[int(self._rows.batch(ready).env_ids[row])]
-            slot.reject()
-            slot.answer(self._log.note_env)
-        return self._rows.batch(ready)
+        batch = self._rows.batch(ready)
+        while refused := self._check.faults(batch):
+            for row, sentence in refused.items():
+                self._log.note_env(BadValueError(sentence))
+                slot = self._slots[int(batch.env_ids[row])]
+                slot.reject()
+                slot.answer(self._log.note_env)
+            batch = self._rows.batch(ready)
+        return batch
 
     def faults(self) -> dict[str, int]:
         return dict(self._log.counts)

@@ -9,6 +9,7 @@ that nothing is left behind however the processes end.
 
 from __future__ import annotations
 
+import math
 import time
 
 import cloudpickle
@@ -30,6 +31,7 @@ _SLICE_S = 0.02
 """How long to sleep at most before looking again, where a bell will tell."""
 _SHORT_SLICE_S = 0.0005
 """And where it may be any of several bells."""
+_DONE = bytes([DONE])
 
 
 class ProcessPool(BasePool):
@@ -82,7 +84,7 @@ class ProcessPool(BasePool):
         return batch
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
-        if self._states[env_ids].any():
+        if any(self._states[env_ids].tobytes()):
             busy = env_ids[self._states[env_ids] != IDLE].tolist()
             raise ConfigError(
                 f"Environments {busy} were sent an action before the last one was answered; "
@@ -96,46 +98,45 @@ class ProcessPool(BasePool):
         self, at_least: int, among: slice | None = None, patience: float | None = None
     ) -> StepBatch:
         first, last, _ = (among or EVERYONE).indices(self.n_envs)
-        all_done, seen = bytes([DONE]) * (last - first), self._state_bytes[first:last]
-        deadline = None if patience is None else time.monotonic() + patience
+        span = slice(first, last)
+        everyone_done, seen = _DONE * (last - first), self._state_bytes[span]
+        deadline = math.inf if patience is None else time.monotonic() + patience
         self._crew.attend()
         while True:
-            late = deadline is not None and time.monotonic() >= deadline
-            if seen == all_done:
-                if self._passes(slice(first, last)):
-                    return self._hand_out(slice(first, last))
-                continue
-            states = self._states[first:last]
-            done = states >= DONE
-            owing = (states != IDLE) & ~done
-            found = np.count_nonzero(done)
-            still = np.count_nonzero(owing)
-            if late or found >= at_least or not still:
-                pick = as_range(np.flatnonzero(done) + first)
-                if self._passes(pick):
-                    return self._hand_out(pick)
-                continue
-            slice_s = _SLICE_S if found + still <= at_least else _SHORT_SLICE_S
-            if deadline is not None:
-                slice_s = min(slice_s, max(0.0, deadline - time.monotonic()))
-            self._crew.wait_for(first + int(owing.argmax()), slice_s)
+            if seen == everyone_done:
+                pick: slice | np.ndarray | None = span
+            else:
+                pick = self._ready(span, at_least, deadline)
+            batch = None if pick is None else self._hand_out(pick)
+            if batch is not None:
+                return batch
             self._crew.attend()
 
-    def _passes(self, pick: slice | np.ndarray) -> bool:
-        """Whether these rows may be handed out; those that may not are on their way to others."""
-        ids = self._everyone[pick]
-        if (self._states[pick] == CUT).any():
-            self._crew.hear(ids)  # why
-        refused = dict(self._check.faults(self._rows.batch(pick)))
+    def _ready(self, span: slice, at_least: int, deadline: float) -> slice | np.ndarray | None:
+        """Those of `span` that are done, if there are enough or it is time; else a short sleep."""
+        states = self._states[span]
+        done = states >= DONE
+        owing = (states != IDLE) & ~done
+        found, missing = np.count_nonzero(done), np.count_nonzero(owing)
+        left = deadline - time.monotonic()
+        if found >= at_least or not missing or left <= 0:
+            return as_range(np.flatnonzero(done) + span.start)
+        slice_s = _SLICE_S if found + missing <= at_least else _SHORT_SLICE_S
+        self._crew.wait_for(span.start + int(owing.argmax()), min(slice_s, left))
+        return None
+
+    def _hand_out(self, pick: slice | np.ndarray) -> StepBatch | None:
+        """The rows of these environments; None if some are refused, and asked to be renewed."""
+        batch = self._rows.batch(pick)
+        if CUT in self._states[pick].tobytes():
+            self._crew.hear(batch.env_ids)  # why
+        refused = self._check.faults(batch)
         for row, sentence in refused.items():
             self._log.note_env(BadValueError(sentence))
-            self._states[ids[row]] = RENEW
+            self._states[batch.env_ids[row]] = RENEW
         if refused:
-            self._crew.ring_for(ids)
-        return not refused
-
-    def _hand_out(self, pick: slice | np.ndarray) -> StepBatch:
-        batch = self._rows.batch(pick)
+            self._crew.ring_for(batch.env_ids)
+            return None
         self._episodes[pick] += batch.terminated | batch.truncated
         self._states[pick] = IDLE
         self._crew.forget(pick)

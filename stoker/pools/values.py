@@ -14,9 +14,6 @@ _LARGEST = np.finfo(np.float32).max
 _TOLERANCE = 1e-4
 """How far past a bound is no fault, relative to it: observations are rounded to float32."""
 
-Fault = tuple[int, str]
-"""A row of a batch, and what is wrong with it."""
-
 
 class ValueCheck:
     """Looks at a batch at a time: two comparisons a leaf, which NaN and infinity fail as well."""
@@ -30,28 +27,39 @@ class ValueCheck:
 
     def accept(self, batch: StepBatch) -> StepBatch:
         """`batch`, or the error that names its first fault."""
-        for _, sentence in self.faults(batch):
+        for sentence in self.faults(batch).values():
             raise BadValueError(sentence)
         return batch
 
-    def faults(self, batch: StepBatch) -> Iterator[Fault]:
-        """Every row with a fault, and the sentence that names it."""
-        ids = batch.env_ids
-        reward = batch.reward
-        yield from _offences("reward", "finite", reward, np.isfinite(reward), ids)
-        over = np.flatnonzero(batch.terminated | batch.truncated)
-        for leaf, (kind, low, high) in self._leaves.items():
+    def faults(self, batch: StepBatch) -> dict[int, str]:
+        """The rows with a fault, and a sentence that names it."""
+        over = batch.terminated | batch.truncated
+        ended = np.flatnonzero(over) if 1 in over.tobytes() else None
+        sound = _all(np.isfinite(batch.reward))
+        for leaf, (_, low, high) in self._leaves.items():
             values = batch.obs[leaf]
+            sound &= _all(values >= low) and _all(values <= high)
+            if ended is not None:
+                last = batch.final_obs[leaf][ended]
+                sound &= _all(last >= low) and _all(last <= high)
+        return {} if sound else dict(self._offences(batch, np.flatnonzero(over)))
+
+    def _offences(self, batch: StepBatch, over: np.ndarray) -> Iterator[tuple[int, str]]:
+        ids, reward = batch.env_ids, batch.reward
+        yield from _describe("reward", "finite", reward, np.isfinite(reward), ids)
+        for leaf, (kind, low, high) in self._leaves.items():
+            values, last = batch.obs[leaf], batch.final_obs[leaf][over]
             good = (values >= low) & (values <= high)
-            if not good.all():
-                yield from _offences(leaf, _rule(kind, values, good), values, good, ids, kind)
-            if over.size:
-                last = batch.final_obs[leaf][over]
-                good = (last >= low) & (last <= high)
-                rule = _rule(kind, last, good)
-                name = f"final observation {leaf}"
-                for row, sentence in _offences(name, rule, last, good, ids[over], kind):
-                    yield int(over[row]), sentence
+            yield from _describe(leaf, _rule(kind, values), values, good, ids, kind.start)
+            good = (last >= low) & (last <= high)
+            name, rule = f"final observation {leaf}", _rule(kind, last)
+            for row, sentence in _describe(name, rule, last, good, ids[over], kind.start):
+                yield int(over[row]), sentence
+
+
+def _all(good: np.ndarray) -> bool:
+    """A fifth of the cost of `good.all()` for the few hundred values of a batch."""
+    return 0 not in good.tobytes()
 
 
 def _limits(kind: LeafSpec, check_bounds: bool) -> tuple[Any, Any]:
@@ -72,10 +80,11 @@ def _limit(bounds: tuple[float, ...], shape: tuple[int, ...], side: float) -> An
     return limit[0] if limit.size == 1 else limit.reshape(shape)
 
 
-def _rule(kind: LeafSpec, values: np.ndarray, good: np.ndarray) -> str:
+def _rule(kind: LeafSpec, values: np.ndarray) -> str:
+    """What the values of a leaf should be; of several rules, the first that some do not keep."""
     if kind.kind == "discrete":
         return f"between {kind.start} and {kind.start + kind.n - 1}"
-    if good.all() or not np.isfinite(values).all():
+    if not np.isfinite(values).all():
         return "finite"
     low, high = (
         np.array2string(np.squeeze(np.asarray(side or infinite)), threshold=12)
@@ -84,20 +93,13 @@ def _rule(kind: LeafSpec, values: np.ndarray, good: np.ndarray) -> str:
     return f"within the bounds of its space, {low} to {high}"
 
 
-def _offences(
-    name: str,
-    rule: str,
-    values: np.ndarray,
-    good: np.ndarray,
-    env_ids: np.ndarray,
-    kind: LeafSpec | None = None,
-) -> Iterator[Fault]:
-    if good.all():
-        return
-    shown = values + kind.start if kind is not None and kind.start else values
-    for row in np.flatnonzero(~good.reshape(len(good), -1).all(axis=1)).tolist():
+def _describe(
+    name: str, rule: str, values: np.ndarray, good: np.ndarray, env_ids: np.ndarray, start: int = 0
+) -> Iterator[tuple[int, str]]:
+    for row in np.flatnonzero(~good.all(axis=tuple(range(1, good.ndim)))).tolist():
         yield (
             row,
             f"Environment {env_ids[row]} returned a {name} that is not {rule}: "
-            f"{np.array2string(shown[row], threshold=12)}. Mend it, or clip it in a wrapper.",
+            f"{np.array2string(np.asarray(values[row] + start), threshold=12)}. Mend it, or clip "
+            "it in a wrapper.",
         )

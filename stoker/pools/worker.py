@@ -71,8 +71,9 @@ class Worker:
         board, number = task.board, task.number
         self._call, self._answer = board.calls[number], board.answers[number]
         self._states = board.states.data
-        self._shares: list[list[Slot]] = []
-        self._last_share = 0
+        self._slots: list[Slot] = []
+        self._shares: list[_Share] = []
+        self._last_share = -1
         self._queue: deque[Slot] = deque()  # a pop is atomic: no two threads get the same
         self._turn = threading.Lock()
         self._holder: object = self
@@ -95,9 +96,8 @@ class Worker:
                 threading.Thread(target=self._watch, daemon=True).start()
             self._serve(self)
         finally:
-            for share in self._shares:
-                for slot in share:
-                    slot.close_quietly()
+            for slot in self._slots:
+                slot.close_quietly()
 
     def _make(self) -> None:
         ids = [i for share in self._task.shares for i in share]
@@ -105,7 +105,9 @@ class Worker:
             make_env = pickle.loads(self._task.make_env)
             rows = self._task.board.rows
             for share in self._task.shares:
-                self._shares.append([Slot(make_env, rows, i, self._note_reset) for i in share])
+                slots = [Slot(make_env, rows, i, self._note_reset) for i in share]
+                self._slots += slots
+                self._shares.append(_Share(slots, self._states[share[0] : share[-1] + 1]))
         except StokerError:
             raise
         except (Exception, SystemExit) as error:
@@ -115,8 +117,7 @@ class Worker:
                 f"\n{advice_on(error)}".rstrip()
             ) from error
         if self._task.stands is not None:
-            slots = (slot for share in self._shares for slot in share)
-            for slot, (seed, episode) in zip(slots, self._task.stands, strict=True):
+            for slot, (seed, episode) in zip(self._slots, self._task.stands, strict=True):
                 slot.stand(seed, episode)
 
     def _note_reset(self, env_id: int) -> None:
@@ -148,20 +149,9 @@ class Worker:
         count = len(self._shares)
         for step in range(1, count + 1):
             place = (self._last_share + step) % count
-            share = self._shares[place]
-            first = share[0].index
-            states = self._states[first : first + len(share)]
-            seen = states.tobytes()
-            if ASKED not in seen and RENEW not in seen:
-                continue
-            for slot, state in zip(share, seen, strict=True):
-                if state in (ASKED, RENEW):
-                    self._states[slot.index] = TAKEN
-                    if state == RENEW:
-                        slot.reject()
-                    self._queue.append(slot)
-            self._last_share = place
-            return
+            if self._shares[place].take(self._queue):
+                self._last_share = place
+                return
 
     def _step_queued(self, me: object) -> None:
         states, queue = self._states, self._queue
@@ -250,7 +240,7 @@ class Worker:
         return True
 
     def _each(self, do: Callable[..., Any], arguments: dict[int, tuple[Any, ...]]) -> list[Any]:
-        slots = {slot.index: slot for share in self._shares for slot in share}
+        slots = {slot.index: slot for slot in self._slots}
         results = []
         for env_id, given in arguments.items():
             results.append(do(slots[env_id], *given))
@@ -259,6 +249,31 @@ class Worker:
 
     def _do_start(self, starts: dict[int, tuple[Any, ...]]) -> list[Any]:
         return self._each(Slot.start, starts)
+
+
+class _Share:
+    """A worker's environments of one group, which are neighbours."""
+
+    def __init__(self, slots: list[Slot], states: memoryview) -> None:
+        self._slots, self._states = slots, states
+        self._all_asked, self._all_taken = (bytes([s]) * len(slots) for s in (ASKED, TAKEN))
+
+    def take(self, queue: deque[Slot]) -> bool:
+        """Put those that are asked for something in the queue; whether there are any."""
+        seen = self._states.tobytes()
+        if seen == self._all_asked:
+            self._states[:] = self._all_taken
+            queue.extend(self._slots)
+            return True
+        if ASKED not in seen and RENEW not in seen:
+            return False
+        for place, state in enumerate(seen):
+            if state in (ASKED, RENEW):
+                self._states[place] = TAKEN
+                if state == RENEW:
+                    self._slots[place].reject()
+                queue.append(self._slots[place])
+        return True
 
 
 class _Aside(io.TextIOBase):
