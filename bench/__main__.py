@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench import handover, lag, learning, overlap
+from bench import handover, lag, learning, overlap, pools
 from bench.record import publish
 
 BENCHES = {
@@ -12,6 +12,7 @@ BENCHES = {
     "lag": lag.measure,
     "learning": learning.measure,
     "overlap": overlap.measure,
+    "pools": pools.measure,
 }
 
 

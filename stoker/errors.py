@@ -29,7 +29,11 @@ class SpaceError(ConfigError):
 
 
 class EnvError(StokerError):
-    """An environment raised, or returned something its spaces do not allow."""
+    """An environment raised, or hung, or returned something its spaces do not allow."""
+
+
+class BadValueError(EnvError):
+    """An environment returned something that its spaces or Gymnasium do not allow."""
 
 
 class WorkerError(StokerError):

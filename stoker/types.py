@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -39,6 +39,11 @@ class LeafSpec:
     """The smallest category, for a discrete leaf."""
     channels_last: bool = True
     """Where an image keeps its channels."""
+    low: tuple[float, ...] = field(default=(), compare=False)
+    """What a vector leaf may not fall below: one number for all of it, or one each; empty where
+    unbounded. Bounds are checked when environments step; they are no part of what a network is."""
+    high: tuple[float, ...] = field(default=(), compare=False)
+    """What a vector leaf may not exceed, likewise."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +234,9 @@ class Pool(Protocol):
     n_envs: int
     groups: tuple[slice, ...]
     """Ranges of environments that alternate: one is thought about while another steps."""
+    memory: Any
+    """The block that observations are views of, for whoever wants to pin it; None where there is
+    none that lasts."""
 
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
         """Start every environment, or bring each back to where `journal` says it stood.

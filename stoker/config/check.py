@@ -34,6 +34,7 @@ def _out_of_range(config: Config) -> Iterator[str]:
     for name, value, least in (
         ("n_envs", env.n_envs, 1),
         ("n_workers", env.n_workers, 0),
+        ("max_faults", env.max_faults, 0),
         ("n_steps", ppo.n_steps, 1),
         ("n_epochs", ppo.n_epochs, 1),
         ("max_bad_updates", ppo.max_bad_updates, 0),
@@ -63,12 +64,20 @@ def _out_of_range(config: Config) -> Iterator[str]:
         ("max_grad_norm", ppo.max_grad_norm),
         ("adam_eps", ppo.adam_eps),
         ("stop_deadline", run.stop_deadline),
+        ("fault_window", env.fault_window),
+        ("start_deadline", env.start_deadline),
+        ("reset_deadline", env.reset_deadline),
+        ("step_deadline", env.step_deadline),
         ("target_kl", ppo.target_kl),
         ("clip_range_vf", ppo.clip_range_vf),
     ):
         if positive is not None and not positive > 0:
             yield f"{name} is {positive:g}; it must be above 0."
-    for name, weight in (("ent_coef", ppo.ent_coef), ("vf_coef", ppo.vf_coef)):
+    for name, weight in (
+        ("ent_coef", ppo.ent_coef),
+        ("vf_coef", ppo.vf_coef),
+        ("stall_after", env.stall_after),
+    ):
         if not weight >= 0:
             yield f"{name} is {weight:g}; it must be 0 or more."
     if not config.network.network_arch or min(config.network.network_arch) < 1:

@@ -69,7 +69,32 @@ Schedule = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvSettings:
+class FaultSettings:
+    """Faults: what environments and workers may do before the run stops, and for how long."""
+
+    max_faults: Annotated[int, COUNT] = 10
+    """Faults of environments and workers that are mended within `fault_window`; one more stops
+    the run, with a checkpoint."""
+    fault_window: float = 300.0
+    """Seconds after which a mended fault no longer counts."""
+    bad_values: Literal["stop", "truncate"] = "stop"
+    """What to do about NaN, infinity, wrong shapes, dtypes or bounds: `stop` the run, or
+    `truncate` the episode and count a fault."""
+    check_bounds: bool = True
+    """Whether an observation outside of its space's bounds is a bad value."""
+    start_deadline: float = 120.0
+    """Seconds in which a worker must have made its environments."""
+    reset_deadline: float = 60.0
+    """Seconds that a reset may take in a worker, before it counts as hung and is restarted."""
+    step_deadline: float = 60.0
+    """Seconds that a step may take in a worker, before it counts as hung and is restarted."""
+    stall_after: float = 0.02
+    """Seconds after which a step that is not done no longer holds up the other environments of
+    its worker: another thread goes on with them. 0 never does that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSettings(FaultSettings):
     """Environment: what to train on and how to step it."""
 
     env: Annotated[str, _also("env_id")] = "CartPole-v1"

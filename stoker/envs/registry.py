@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -31,6 +32,9 @@ class EnvFactory:
 
     target: str | Callable[..., Any]
     kwargs: dict[str, Any] = field(default_factory=dict)
+    checked: bool = True
+    """Whether Gymnasium's checker is left around environments made by id: it looks at the first
+    step alone, and costs every other one."""
 
     @property
     def name(self) -> str:
@@ -41,8 +45,9 @@ class EnvFactory:
     def __call__(self) -> gymnasium.Env[Any, Any]:
         make = self._find()
         self._check_arguments(make)
+        bare = {} if self.checked or _registration(make) is None else {"disable_env_checker": True}
         try:
-            env = make(**self.kwargs)
+            env = make(**(bare | self.kwargs))
         except StokerError:
             raise
         except gymnasium.error.Error as error:
@@ -58,6 +63,10 @@ class EnvFactory:
                 "it from gymnasium.Env, with reset(seed, options) and step(action)."
             )
         return env
+
+    def unchecked(self) -> EnvFactory:
+        """The same, for when one of them has been tried."""
+        return dataclasses.replace(self, checked=False)
 
     def __getstate__(self) -> dict[str, Any]:
         registered = gymnasium.registry.get(self.target) if isinstance(self.target, str) else None

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from stoker.errors import EnvError
+from stoker.errors import BadValueError
 from stoker.pools.spaces import ActionCodec
-from stoker.types import EnvSpec, EpisodeJournal, LeafSpec, StepBatch
+from stoker.types import EnvSpec, EpisodeJournal, StepBatch
 
 
 class BasePool(ABC):
@@ -20,6 +20,7 @@ class BasePool(ABC):
         self.codec = ActionCodec(spec.action)
         self._everyone = np.arange(n_envs)
         self.groups: tuple[slice, ...] = (slice(0, n_envs),)
+        self.memory: Any = None
 
     @abstractmethod
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
@@ -67,51 +68,18 @@ def replay_of(
     return episode, codec.encode(journal.actions[:length, env_id])
 
 
-def check_values(batch: StepBatch, spec: EnvSpec) -> StepBatch:
-    """Refuse NaN, infinity and categories that the space has not, by environment and leaf."""
-    _refuse("reward", "finite", batch.reward, np.isfinite(batch.reward), batch.env_ids)
-    over = np.flatnonzero(batch.terminated | batch.truncated)
-    for leaf, kind in spec.observation.items():
-        _check_leaf(leaf, kind, batch.obs[leaf], batch.env_ids)
-        if over.size:
-            last = batch.final_obs[leaf][over]
-            _check_leaf(f"final observation {leaf}", kind, last, batch.env_ids[over])
-    return batch
-
-
-def _check_leaf(name: str, kind: LeafSpec, values: np.ndarray, env_ids: np.ndarray) -> None:
-    if kind.kind == "vector":
-        _refuse(name, "finite", values, np.isfinite(values), env_ids)
-    elif kind.kind == "discrete":
-        categories = f"between {kind.start} and {kind.start + kind.n - 1}"
-        good = (values >= 0) & (values < kind.n)
-        _refuse(name, categories, values + kind.start, good, env_ids)
-
-
-def _refuse(
-    name: str, rule: str, values: np.ndarray, good: np.ndarray, env_ids: np.ndarray
-) -> None:
-    if good.all():
-        return
-    row = int(np.flatnonzero(~good.reshape(len(good), -1).all(axis=1))[0])
-    raise EnvError(
-        f"Environment {env_ids[row]} returned a {name} that is not {rule}: "
-        f"{np.array2string(values[row], threshold=12)}. Mend it, or clip it in a wrapper."
-    )
-
-
 def read_mask(given: Any, env_id: int, spec: EnvSpec) -> np.ndarray:
     """The action mask [M] that an environment gave, with a choice left of each action."""
     mask = np.asarray(given, bool).reshape(-1)
     if mask.size != spec.mask_width:
-        raise EnvError(
+        raise BadValueError(
             f"Environment {env_id} gave an action mask of {mask.size} entries; it needs "
             f"{spec.mask_width}, one for each choice of each action."
         )
     place = 0
     for choices in spec.action.nvec:
         if not mask[place : place + choices].any():
-            raise EnvError(
+            raise BadValueError(
                 f"Environment {env_id} gave an action mask that allows no action: "
                 f"{mask.astype(int).tolist()}. Leave at least one choice of each action, or "
                 "end the episode."

@@ -43,7 +43,7 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
     _, info = reset_env(env, 0, episode_seed(0, 0, 0))
     spec = describe_env(name, env, info)
     rows = Rows(spec, 1)
-    slot = Slot(env, rows, 0)
+    slot = Slot(lambda: env, rows, 0)
     slot.start(seed=0, episode=0)
     env.action_space.seed(0)
     taken, began = 0, time.perf_counter()

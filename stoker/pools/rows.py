@@ -12,6 +12,9 @@ from stoker.types import EnvSpec, HostObs, StepBatch
 _ALIGNMENT = 64  # a cache line, so that two workers never write to the same one by field
 
 
+EVERYONE = slice(None)
+
+
 class Rows:
     """All fields of N environments' steps in one block of memory, shared or not.
 
@@ -26,7 +29,7 @@ class Rows:
         arrays: dict[str, np.ndarray] = {}
         for name, shape, dtype in _layout(spec, n_envs):
             arrays[name] = np.ndarray(shape, dtype, buffer=block, offset=place)
-            place += _padded(arrays[name].nbytes)
+            place += padded(arrays[name].nbytes)
         self.action = arrays["action"]
         self.reward, self.valid = arrays["reward"], arrays["valid"]
         self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
@@ -40,25 +43,42 @@ class Rows:
     def size(spec: EnvSpec, n_envs: int) -> int:
         """Bytes of memory that the rows of `n_envs` environments need."""
         sizes = (np.dtype(d).itemsize * int(np.prod(s)) for _, s, d in _layout(spec, n_envs))
-        return sum(map(_padded, sizes))
+        return sum(map(padded, sizes))
 
-    def batch(self, env_ids: np.ndarray | None = None) -> StepBatch:
-        """The rows of `env_ids`, copied; of everyone, as views."""
-        pick: Any = slice(None) if env_ids is None else env_ids
+    def batch(self, pick: slice | np.ndarray = EVERYONE) -> StepBatch:
+        """The rows of a range of environments as views, or of any others, copied."""
+        where: Any = pick
         return StepBatch(
-            env_ids=self._everyone if env_ids is None else env_ids,
-            obs={leaf: array[pick] for leaf, array in self.obs.items()},
-            reward=self.reward[pick],
-            terminated=self.terminated[pick],
-            truncated=self.truncated[pick],
-            final_obs={leaf: array[pick] for leaf, array in self.final_obs.items()},
-            action_mask=None if self.action_mask is None else self.action_mask[pick],
-            valid=self.valid[pick],
-            metrics={name: array[pick] for name, array in self.metrics.items()},
+            env_ids=self._everyone[where],
+            obs={leaf: array[where] for leaf, array in self.obs.items()},
+            reward=self.reward[where],
+            terminated=self.terminated[where],
+            truncated=self.truncated[where],
+            final_obs={leaf: array[where] for leaf, array in self.final_obs.items()},
+            action_mask=None if self.action_mask is None else self.action_mask[where],
+            valid=self.valid[where],
+            metrics={name: array[where] for name, array in self.metrics.items()},
         )
 
+    def cut(self, row: int) -> None:
+        """Mark the end of an episode that a fault cut off; `obs` is the next one's first."""
+        self.reward[row] = 0.0
+        self.terminated[row] = self.valid[row] = False
+        self.truncated[row] = True
+        for leaf, array in self.obs.items():
+            self.final_obs[leaf][row] = array[row]  # nothing better is known of the last
+        for values in self.metrics.values():
+            values[row] = np.nan
 
-def _padded(size: int) -> int:
+
+def as_range(env_ids: np.ndarray) -> slice | np.ndarray:
+    """Ascending `env_ids` as a range, where they are one."""
+    if env_ids.size and int(env_ids[-1]) - int(env_ids[0]) + 1 == env_ids.size:
+        return slice(int(env_ids[0]), int(env_ids[-1]) + 1)
+    return env_ids
+
+
+def padded(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

@@ -1,29 +1,26 @@
-"""One environment and its row: step, auto-reset, replay. The same in every process."""
+"""One environment and its row: step, auto-reset, replay, renewal. The same in every process."""
 
 from __future__ import annotations
 
+import contextlib
 import numbers
-import traceback
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from stoker.errors import EnvError
+from stoker.errors import BadValueError, EnvError
 from stoker.pools.base import read_mask
+from stoker.pools.blame import API, CHECK, blame, refusal, sketch
 from stoker.pools.rows import Rows
+from stoker.pools.spaces import describe
 from stoker.types import HostObs
 
-_CHECK = "Mend the environment (gymnasium.utils.env_checker.check_env finds such mistakes)."
-_API = {
-    "reset": "Gymnasium expects reset(*, seed=None, options=None) to return (observation, info).",
-    "step": (
-        "Gymnasium expects step(action) to return (observation, reward, terminated, truncated, "
-        "info): the `done` of old is now terminated (the task ended) or truncated (cut short)."
-    ),
-}
+MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+_PAUSE_S = 0.05
+"""Before an environment that could not be renewed is tried again; twice as long each time."""
 
 
 def episode_seed(seed: int, env_id: int, episode: int) -> int:
@@ -40,14 +37,59 @@ def episode_seed(seed: int, env_id: int, episode: int) -> int:
 
 
 class Slot:
-    """Environment `index` of a pool, writing to its row."""
+    """Environment `index` of a pool, writing to its row.
 
-    def __init__(self, env: gymnasium.Env[Any, Any], rows: Rows, index: int) -> None:
-        self.env, self.rows, self.index = env, rows, index
-        self._leaves = rows.spec.observation
+    What a step touches of the row is laid out beforehand as memoryviews: they cost half of what
+    NumPy's scalar access does, and check dtype and shape of a plain vector by themselves.
+    """
+
+    def __init__(
+        self,
+        make_env: MakeEnv,
+        rows: Rows,
+        index: int,
+        on_reset: Callable[[int], None] = lambda index: None,
+    ) -> None:
+        self._make_env, self.rows, self.index, self._on_reset = make_env, rows, index, on_reset
+        self._seed: int | None = 0
+        self._episode = 0
+        self._episode_seed: int | None = 0
+        self.info: Mapping[str, Any] = {}
+        self.final_info: Mapping[str, Any] | None = None
+        self.to_renew = False
+        """Whether the next action is to be answered with a new episode instead of a step."""
+        self._closed = False
+        action = rows.spec.action
+        self._scalar_actions = rows.action.data if action.kind == "discrete" else None
+        self._rewards: Any = rows.reward.data
+        self._ordinary = False  # terminated and truncated False, valid True, in the row as it is
+        self._has_extras = bool(rows.spec.metric_names) or rows.spec.has_mask
+        self._adopt(make_env())
+        self._vector = self._plain_vector()
+
+    def _adopt(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Take an environment that was just made, if its spaces are those of the others."""
+        spec = self.rows.spec
+        found = describe(spec.name, env.observation_space, env.action_space, {})
+        for what, ours, theirs in (
+            ("observation", found.observation, spec.observation),
+            ("action", found.action, spec.action),
+        ):
+            if ours != theirs:
+                raise EnvError(
+                    f"Environment {self.index} has another {what} space than the one that was "
+                    f"tried first: {ours}, where that had {theirs}. All environments of a pool "
+                    "must have the same spaces: make them with the same arguments."
+                )
+        self.env, self._env_step = env, env.step
         self._plain = not isinstance(env.observation_space, gymnasium.spaces.Dict)
-        self._scalar_action = rows.spec.action.kind == "discrete"
-        self._seed = self._episode = 0
+
+    def _plain_vector(self) -> memoryview | None:
+        """The row's observation, where it is one vector that can be written in one go."""
+        leaves = self.rows.spec.observation
+        only = next(iter(leaves))
+        fit = self._plain and leaves[only].kind == "vector" and len(leaves[only].shape) == 1
+        return self.rows.obs[only][self.index].data if fit else None
 
     def start(self, seed: int, episode: int, replay: Iterable[np.ndarray] | None = ()) -> None:
         """Begin `episode`, and replay the actions already taken in it.
@@ -56,8 +98,8 @@ class Slot:
         the actions led.
         """
         rows, row = self.rows, self.index
-        self._seed, self._episode = seed, episode
-        self._reset()
+        self._seed, self.to_renew = seed, False
+        self._begin(episode)
         arrived = replay is not None
         for action in () if replay is None else replay:
             rows.action[row] = action
@@ -65,79 +107,175 @@ class Slot:
             if rows.terminated[row] or rows.truncated[row]:
                 arrived = False  # it ended earlier than it did before: not deterministic
                 break
+        self._mark_first(arrived)
+
+    def restart(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Reset with a seed of the caller's; later episodes of it begin without one."""
+        self._seed, self.to_renew = None, False
+        self._on_reset(self.index)
+        self._episode_seed = seed
+        obs, self.info = _reset(self.env, self.index, seed, options)
+        self._show(obs)
+        self._mark_first(True)
+
+    def stand(self, seed: int | None, episode: int) -> None:
+        """Take the place of an environment that was lost amid `episode`."""
+        self._seed, self._episode, self.to_renew = seed, episode, True
+
+    def reject(self) -> None:
+        """Have the next answer be a new episode, as the row that was written is refused."""
+        rows, row = self.rows, self.index
+        if rows.terminated[row] or rows.truncated[row]:
+            self._episode -= 1  # nobody has heard of the one that this row began
+        self.to_renew = True
+
+    def _mark_first(self, valid: bool) -> None:
+        """The row of an observation that no action led to."""
+        rows, row = self.rows, self.index
         rows.reward[row] = 0.0
         rows.terminated[row] = rows.truncated[row] = False
-        rows.valid[row] = arrived
+        rows.valid[row] = valid
+        self._ordinary = valid
         for values in rows.metrics.values():
             values[row] = np.nan  # unknown until a step is taken
 
     def step(self) -> None:
         """Take the row's action; where that ends the episode, begin the next one."""
-        rows, row = self.rows, self.index
-        action = int(rows.action[row]) if self._scalar_action else rows.action[row].copy()
+        scalars = self._scalar_actions
+        action: Any = (
+            self.rows.action[self.index].copy() if scalars is None else scalars[self.index]
+        )
         try:
-            returned = self.env.step(action)
+            returned = self._env_step(action)
         except (Exception, SystemExit) as error:
-            raise self._blame("step", error, action) from error
+            raise blame(self.index, "step", error, self._episode_seed, action) from error
         if not isinstance(returned, tuple) or len(returned) != 5:
-            raise self._refuse("step", _sketch(returned), _API["step"], action)
+            raise self._refuse(sketch(returned), API["step"], action)
         obs, reward, terminated, truncated, info = returned
-        if not isinstance(reward, float):
-            reward = self._number(reward, action)
+        if type(info) is not dict and not isinstance(info, Mapping):
+            raise self._refuse(f"an info that is {type(info).__name__}", API["step"], action)
+        self._rewards[self.index] = (
+            reward if isinstance(reward, float) else self._number(reward, action)
+        )
+        self.info = info
         try:
-            rows.reward[row] = reward
-            rows.terminated[row] = terminated
-            rows.truncated[row] = truncated and not terminated
-            for name, values in rows.metrics.items():
-                values[row] = info.get("metrics", {}).get(name, np.nan)
+            over = terminated or truncated
+            if over or not self._ordinary:
+                self._flag(bool(terminated), bool(truncated))
+            if self._has_extras:
+                self._write_metrics(info)
         except Exception as error:
-            raise self._blame("step", error, action) from error
-        rows.valid[row] = True
-        if terminated or truncated:
-            self._write(rows.final_obs, obs)
-            self._episode += 1
-            self._reset()
+            raise blame(self.index, "step", error, self._episode_seed, action) from error
+        if over:
+            self.final_info = info
+            self._write(self.rows.final_obs, obs)
+            self._begin(self._episode + 1)
+            return
+        if self._vector is not None:
+            try:
+                self._vector[:] = obs
+            except (TypeError, ValueError):  # of another dtype or shape: perhaps one that fits
+                self._write(self.rows.obs, obs)
         else:
-            self._write(rows.obs, obs)
+            self._write(self.rows.obs, obs)
+        if self._has_extras:
             self._write_mask(info)
+
+    def _flag(self, terminated: bool, truncated: bool) -> None:
+        rows, row = self.rows, self.index
+        rows.terminated[row], rows.truncated[row] = terminated, truncated and not terminated
+        rows.valid[row] = True
+        self._ordinary = not (terminated or truncated)
+
+    def answer(self, report: Callable[[EnvError], None]) -> bool:
+        """Step, or where something is amiss renew the environment; whether the row is a step.
+
+        `report` is told every fault, and may raise it instead of having it mended.
+        """
+        if not self.to_renew:
+            try:
+                self.step()
+                return True
+            except EnvError as error:
+                report(error)
+                self.close_quietly()
+        self._renew(report)
+        return False
+
+    def _renew(self, report: Callable[[EnvError], None]) -> None:
+        """A new environment in its place, at the beginning of the next episode."""
+        self.to_renew, pause, attempt = False, _PAUSE_S, 0
+        while True:
+            try:
+                self._on_reset(self.index)
+                if self._closed:
+                    self._adopt(self._make_env())
+                    self._closed = False
+                self._begin(self._episode + 1, attempt)
+                break
+            except (Exception, SystemExit) as error:
+                if not isinstance(error, EnvError):
+                    error = blame(self.index, "__init__", error, self._episode_seed)
+                report(error)
+            self.close_quietly()
+            time.sleep(pause)
+            pause, attempt = min(1.0, 2 * pause), attempt + 1
+        self.final_info = None
+        self.rows.cut(self.index)
+        self._ordinary = False
 
     def close(self) -> None:
         self.env.close()
 
-    def _reset(self) -> None:
-        obs, info = reset_env(self.env, self.index, self._episode_seed)
-        self._write(self.rows.obs, obs)
-        self._write_mask(info)
+    def close_quietly(self) -> None:
+        """Close an environment whose own error would hide the one that matters."""
+        self._closed = True
+        with contextlib.suppress(Exception, SystemExit):
+            self.env.close()
 
-    @property
-    def _episode_seed(self) -> int:
-        return episode_seed(self._seed, self.index, self._episode)
+    def _begin(self, episode: int, attempt: int = 0) -> None:
+        """Reset to the episode's seed; a seed that cannot be reset to is not tried twice."""
+        self._on_reset(self.index)
+        self._episode_seed = None
+        if self._seed is not None:
+            self._episode_seed = episode_seed(self._seed, self.index, episode + (attempt << 32))
+        obs, self.info = _reset(self.env, self.index, self._episode_seed)
+        self._show(obs)
+        self._episode = episode  # only now, so that a failed reset does not count one
+
+    def _show(self, obs: Any) -> None:
+        self._write(self.rows.obs, obs)
+        self._write_mask(self.info)
 
     def _write(self, into: HostObs, obs: Any) -> None:
         row = self.index
         for leaf, array in into.items():
-            expected = self._leaves[leaf]
+            expected = self.rows.spec.observation[leaf]
             try:
                 value = np.asarray(obs if self._plain else obs[leaf])
             except Exception as error:
-                raise EnvError(
+                raise BadValueError(
                     f"Environment {row} returned an observation whose leaf {leaf!r} cannot be "
-                    f"read: {type(error).__name__}: {error}. {_CHECK}"
+                    f"read: {type(error).__name__}: {error}. {CHECK}"
                 ) from error
             alike = value.dtype == array.dtype or np.can_cast(value.dtype, array.dtype, "same_kind")
             if value.shape != expected.shape or not alike:
-                raise EnvError(
+                raise BadValueError(
                     f"Environment {row} returned the observation leaf {leaf!r} as {value.dtype} "
                     f"with shape {value.shape}; its space says {expected.dtype} with shape "
-                    f"{expected.shape}. {_CHECK}"
+                    f"{expected.shape}. {CHECK}"
                 )
             array[row] = value - expected.start if expected.start else value
 
-    def _write_mask(self, info: dict[str, Any]) -> None:
+    def _write_metrics(self, info: Mapping[str, Any]) -> None:
+        for name, values in self.rows.metrics.items():
+            values[self.index] = info.get("metrics", {}).get(name, np.nan)
+
+    def _write_mask(self, info: Mapping[str, Any]) -> None:
         if self.rows.action_mask is None:
             return
-        if "action_mask" not in (info or ()):
-            raise EnvError(
+        if "action_mask" not in info:
+            raise BadValueError(
                 f"Environment {self.index} gave info['action_mask'] before but not now; give it "
                 "in every reset and step."
             )
@@ -147,79 +285,38 @@ class Slot:
     def _number(self, reward: Any, action: Any) -> Any:
         """A reward that is no float, as a number; text, None and the like are refused."""
         if isinstance(reward, numbers.Real):
-            return reward
+            return float(reward)
         if hasattr(reward, "__array__"):
             try:
                 value = np.asarray(reward)
             except Exception as error:
-                raise self._blame("step", error, action) from error
+                raise blame(self.index, "step", error, self._episode_seed, action) from error
             if value.size == 1 and value.dtype.kind in "biuf":
-                return value.item()
+                return float(value.item())
         found = f"the reward {reward!r} ({type(reward).__name__})"
-        raise self._refuse("step", found, "A reward is one real number.", action)
+        raise self._refuse(found, "A reward is one real number.", action)
 
-    def _refuse(self, where: str, found: str, expected: str, action: Any) -> EnvError:
-        return _refusal(self.index, where, found, expected, self._episode_seed, action)
-
-    def _blame(self, where: str, error: BaseException, action: Any) -> EnvError:
-        return _blame(self.index, where, error, self._episode_seed, action)
+    def _refuse(self, found: str, expected: str, action: Any) -> EnvError:
+        return refusal(self.index, "step", found, expected, self._episode_seed, action)
 
 
 def reset_env(env: gymnasium.Env[Any, Any], index: int, seed: int) -> tuple[Any, Any]:
     """Reset environment `index` of a pool: its observation and info, or an EnvError."""
+    return _reset(env, index, seed)
+
+
+def _reset(
+    env: gymnasium.Env[Any, Any],
+    index: int,
+    seed: int | None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Any, Any]:
     try:
-        returned = env.reset(seed=seed)
+        given = {} if options is None else {"options": options}
+        returned = env.reset(seed=seed, **given)
     except (Exception, SystemExit) as error:
-        raise _blame(index, "reset", error, seed) from error
+        raise blame(index, "reset", error, seed) from error
     alike = isinstance(returned, tuple) and len(returned) == 2
     if not alike or not isinstance(returned[1], Mapping):
-        raise _refusal(index, "reset", _sketch(returned), _API["reset"], seed)
+        raise refusal(index, "reset", sketch(returned), API["reset"], seed)
     return returned
-
-
-def _blame(index: int, where: str, error: BaseException, seed: int, action: Any = None) -> EnvError:
-    advice = _advice(where, error)
-    return EnvError(
-        f"Environment {index} raised {type(error).__name__} in {where}(): {error}\n"
-        f"{_circumstances(seed, action)}\n{traceback.format_exc().rstrip()}"
-        + (f"\n{advice}" if advice else "")
-    )
-
-
-def _refusal(
-    index: int, where: str, found: str, expected: str, seed: int, action: Any = None
-) -> EnvError:
-    return EnvError(
-        f"Environment {index} returned {found} from {where}(). {expected} {_CHECK}\n"
-        f"{_circumstances(seed, action)}"
-    )
-
-
-def _circumstances(seed: int, action: Any) -> str:
-    taken = f", action {np.asarray(action).tolist()}" if action is not None else ""
-    return f"Its episode began with reset(seed={seed}){taken}."
-
-
-def _sketch(returned: Any) -> str:
-    """What came back, without its numbers."""
-    if not isinstance(returned, tuple):
-        return f"one {type(returned).__name__}"
-    kinds = ", ".join(type(value).__name__ for value in returned)
-    return f"{len(returned)} values ({kinds})"
-
-
-def _advice(where: str, error: BaseException) -> str:
-    """What to do about an error that comes of an old API, or of leaving; else nothing."""
-    if isinstance(error, SystemExit):
-        return (
-            "sys.exit() in an environment would end the training. To end an episode, return "
-            "terminated or truncated; to report a fault, raise an error that names it."
-        )
-    text = str(error)
-    if where == "reset" and isinstance(error, TypeError) and "unexpected keyword" in text:
-        return _API["reset"]
-    if isinstance(error, ValueError) and "to unpack" in text:
-        raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-        if "gymnasium" in raised_in.parts:  # a wrapper's, so not the environment's own business
-            return _API[where]
-    return ""

@@ -82,7 +82,8 @@ def _leaf(space: Any, where: str) -> LeafSpec:
         if space.dtype == np.uint8 and len(space.shape) in (2, 3):
             last = len(space.shape) == 2 or int(np.argmin(space.shape)) != 0
             return LeafSpec("image", space.shape, "uint8", channels_last=last)
-        return LeafSpec("vector", space.shape, "float32")
+        low, high = (_bound(values) for values in (space.low, space.high))
+        return LeafSpec("vector", space.shape, "float32", low=low, high=high)
     if isinstance(space, spaces.Dict):
         raise SpaceError(
             f"{where} is a Dict inside a Dict: {space}. Lift its entries into the outer Dict, or "
@@ -94,6 +95,14 @@ def _leaf(space: Any, where: str) -> LeafSpec:
         else "write a gymnasium.ObservationWrapper that turns it into one of these"
     )
     raise SpaceError(f"{where} is {space}. Stoker reads Box, Discrete and Dict of these; {remedy}.")
+
+
+def _bound(values: np.ndarray) -> tuple[float, ...]:
+    """The bounds of a Box on one side: all of them, or one if they are equal, or none at all."""
+    distinct = np.unique(values)
+    if not np.isfinite(distinct).any():
+        return ()
+    return tuple(float(x) for x in (distinct if distinct.size == 1 else values.ravel()))
 
 
 def _action(space: Any) -> ActionSpec:

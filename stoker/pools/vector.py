@@ -9,9 +9,10 @@ from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from stoker.errors import ConfigError
-from stoker.pools.base import BasePool, check_values, read_mask
+from stoker.pools.base import BasePool, read_mask
 from stoker.pools.rows import Rows
 from stoker.pools.spaces import describe
+from stoker.pools.values import ValueCheck
 from stoker.types import EpisodeJournal, HostObs, StepBatch
 
 
@@ -24,7 +25,9 @@ class VectorPool(BasePool):
     - disabled: this pool resets what ended, in the same step.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], name: str) -> None:
+    def __init__(
+        self, envs: VectorEnv[Any, Any, Any], name: str, check_bounds: bool = True
+    ) -> None:
         mode = envs.metadata.get("autoreset_mode")
         try:
             self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
@@ -45,6 +48,7 @@ class VectorPool(BasePool):
         )
         super().__init__(spec, envs.num_envs)
         self._rows = Rows(spec, self.n_envs)
+        self._check = ValueCheck(spec, check_bounds)
         self._reset_next = np.zeros(self.n_envs, bool)
 
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
@@ -56,7 +60,7 @@ class VectorPool(BasePool):
         self._rows.valid[:] = journal is None
         self._rows.reward[:] = 0
         self._rows.terminated[:] = self._rows.truncated[:] = False
-        return check_values(self._rows.batch(), self.spec)
+        return self._check.accept(self._rows.batch())
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         if len(env_ids) != self.n_envs:
@@ -81,7 +85,7 @@ class VectorPool(BasePool):
             obs, info = self._end_episodes(ended, obs, info)
         self._write(rows.obs, obs)
         self._write_mask(info)
-        return check_values(rows.batch(), self.spec)
+        return self._check.accept(rows.batch())
 
     def close(self) -> None:
         self._envs.close()

@@ -63,6 +63,8 @@ class Parts:
     clock: PhaseClock
     collect_clock: PhaseClock
     trial: OverlapTrial | None
+    pinned: Any
+    """The memory of the pool that a GPU copies from, if it could be locked."""
 
     def tensors(self) -> dict[str, Tensor]:
         """All state but the counters, by name: what a checkpoint holds."""
@@ -102,6 +104,9 @@ class Parts:
 
     def close(self) -> None:
         self.collector.close()
+        if self.pinned is not None:
+            devices.unpin(self.pinned)
+            self.pinned = None
         self.pool.close()
 
 
@@ -172,7 +177,12 @@ def _assemble(
         collection.learner_clock,
         collection.clock,
         collection.trial,
+        pool.memory if _pins(pool, device) else None,
     )
+
+
+def _pins(pool: BasePool, device: torch.device) -> bool:
+    return device.type == "cuda" and pool.memory is not None and devices.pin(pool.memory)
 
 
 class _Collection(NamedTuple):
@@ -256,7 +266,7 @@ def _make_pool(
 ) -> tuple[BasePool, Config, list[Decision]]:
     """The pool, the config with the number of environments there really are, and why."""
     if isinstance(source, VectorEnv):
-        adapted = VectorPool(source, config.env.env)
+        adapted = VectorPool(source, config.env.env, config.env.check_bounds)
         why = f"a vector environment was given, {source.num_envs} wide"
         config = _with_n_envs(config, adapted.n_envs)
         _check_fit(config, adapted.spec, device)
@@ -267,7 +277,8 @@ def _make_pool(
         why = "an environment object was given, and there is one of it"
         config = _with_n_envs(config, 1)
         _check_fit(config, found.spec, device)
-        return InlinePool(lambda: given, found.spec, 1), config, [Decision("pool", "inline", why)]
+        pool = InlinePool(lambda: given, found.spec, 1, config.env)
+        return pool, config, [Decision("pool", "inline", why)]
     trial = source()
     try:
         found = probe(source.name, trial)
@@ -281,18 +292,20 @@ def _pool_of_many(
     config: Config, source: EnvFactory, found: Probe
 ) -> tuple[BasePool, Config, list[Decision]]:
     n_envs, cores = config.env.n_envs, devices.usable_cores()
+    source = source.unchecked()  # the one that was tried was checked
     choice = choose(found.step_wall_s, n_envs, cores, config.env.n_workers)
     kind = choice.pool if config.env.pool == "auto" else config.env.pool
     reason = choice.reason if config.env.pool == "auto" else f"asked for; {choice.reason}"
     if kind == "process":
         workers = min(config.env.n_workers or cores, n_envs)
         try:
-            pool = ProcessPool(source, found.spec, n_envs, workers)
-            return pool, config, [Decision("pool", f"process, {workers} workers", reason)]
+            process = ProcessPool(source, found.spec, n_envs, workers, config.env)
+            return process, config, [Decision("pool", f"process, {workers} workers", reason)]
         except WorkerError as error:
             warnings.warn(f"Stepping environments inline instead: {error}", stacklevel=2)
             reason = "worker processes could not start"
-    return InlinePool(source, found.spec, n_envs), config, [Decision("pool", "inline", reason)]
+    inline = InlinePool(source, found.spec, n_envs, config.env)
+    return inline, config, [Decision("pool", "inline", reason)]
 
 
 def _with_n_envs(config: Config, n_envs: int) -> Config:

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from stoker.config.schema import FaultSettings
 from stoker.pools.inline import InlinePool
 from stoker.pools.spaces import describe_env
 from stoker.types import ActionSpec, EnvSpec, StepBatch
@@ -192,5 +193,9 @@ def assert_same(left: StepBatch, right: StepBatch) -> None:
             assert array.tobytes() == other.tobytes(), (field, leaf, array, other)
 
 
-def pool_of(make_env: Any, n_envs: int = 1) -> InlinePool:
-    return InlinePool(make_env, spec_of(make_env()), n_envs)
+STRICT = FaultSettings(max_faults=0)
+"""The first fault is raised."""
+
+
+def pool_of(make_env: Any, n_envs: int = 1, settings: FaultSettings = STRICT) -> InlinePool:
+    return InlinePool(make_env, spec_of(make_env()), n_envs, settings)

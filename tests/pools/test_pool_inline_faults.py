@@ -1,4 +1,4 @@
-"""The inline pool when an environment misbehaves: a named error at the first occurrence."""
+"""The inline pool when an environment misbehaves: the fault is named (here, and raised at once)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from pool_envs import (
+    STRICT,
     Counter,
     Reporter,
     act,
@@ -40,7 +41,7 @@ def test_raising_in_reset_names_the_seed() -> None:
                 raise OSError("door jammed")
             return super().look()
 
-    pool = InlinePool(lambda: Stuck(length=1), spec_of(Counter()), 1)
+    pool = InlinePool(lambda: Stuck(length=1), spec_of(Counter()), 1, STRICT)
     pool.reset(seed=9)
     pool.step(act(0))
     with pytest.raises(EnvError) as caught:
@@ -64,7 +65,7 @@ def test_leaving_is_an_error_like_any_other(call: str) -> None:
                 sys.exit()
             return super().step(action)
 
-    pool = InlinePool(lambda: Leaver(length=1), spec_of(Counter()), 1)
+    pool = InlinePool(lambda: Leaver(length=1), spec_of(Counter()), 1, STRICT)
     pool.reset(seed=9)
     with pytest.raises(EnvError) as caught:
         pool.step(act(2))
@@ -133,7 +134,8 @@ MASK = {"action_mask": [1, 1, 1]}
         ({"reward": 1j}, "returned the reward 1j (complex)"),
         ({"reward": np.array("1.5")}, "(ndarray) from step(). A reward is one real number."),
         ({"reward": np.zeros(2)}, "returned the reward array([0., 0.]) (ndarray)"),
-        ({"first": MASK, "info": None}, "before but not now"),
+        ({"first": MASK, "info": None}, "an info that is NoneType from step()"),
+        ({"info": ["speed"]}, "an info that is list from step()"),
         ({"space": IMAGE, "good": np.zeros((4, 4), np.uint8), "obs": np.ones((4, 4))}, "float64"),
         ({"space": spaces.Discrete(3), "good": 0, "obs": 3}, "3"),
         ({"space": spaces.Discrete(3), "good": 0, "obs": -1}, "-1"),

@@ -27,6 +27,7 @@ from pool_envs import (
 )
 
 from stoker.envs.registry import EnvFactory
+from stoker.errors import ConfigError
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 from stoker.types import EpisodeJournal
@@ -177,13 +178,80 @@ def test_a_reset_while_steps_are_under_way_is_of_everyone() -> None:
 
 
 def test_a_subset_is_a_copy_that_later_steps_leave_alone() -> None:
+    with ProcessPool(Counter, spec_of(Counter()), 3, 1) as pool:
+        pool.reset(seed=0)
+        pool.send(act(0, 0), np.array([0, 2]))
+        batch = pool.recv(at_least=2)
+        before = copied(batch)
+        pool.step(act(0, 0, 0))
+        assert_same(before, batch)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 4), (0, 2), (2, 4), (1, 3)])
+def test_a_range_is_a_view_of_the_shared_memory(first: int, last: int) -> None:
+    with ProcessPool(Counter, spec_of(Counter()), 4, 2) as pool:
+        pool.reset(seed=0)
+        pool.send(act(*[0] * (last - first)), np.arange(first, last))
+        batch = pool.recv(at_least=last - first)
+        assert batch.env_ids.tolist() == list(range(first, last))
+        shared = np.frombuffer(pool.memory, np.uint8)
+        for part in (batch.obs["obs"], batch.reward, batch.terminated, batch.valid):
+            assert np.shares_memory(part, shared)
+
+
+def test_sending_to_who_has_not_answered_is_refused() -> None:
     with ProcessPool(Counter, spec_of(Counter()), 2, 1) as pool:
         pool.reset(seed=0)
         pool.send(act(0), np.array([1]))
-        batch = pool.recv(at_least=1)
-        before = copied(batch)
-        pool.step(act(0, 0))
-        assert_same(before, batch)
+        with pytest.raises(ConfigError, match=r"Environments \[1\] were sent an action before"):
+            pool.send(act(0, 0), np.array([0, 1]))
+        assert pool.recv(at_least=1).obs["obs"].tolist() == [[0, 1]]
+
+
+# Groups that alternate.
+
+
+@pytest.mark.parametrize(
+    ("n_envs", "n_workers", "groups"),
+    [
+        (4, 2, [(0, 2), (2, 4)]),
+        (7, 3, [(0, 3), (3, 7)]),
+        (3, 2, [(0, 3)]),
+        (2, 1, [(0, 1), (1, 2)]),
+    ],
+)
+def test_groups_where_every_worker_has_some_of_both(
+    n_envs: int, n_workers: int, groups: list[tuple[int, int]]
+) -> None:
+    with ProcessPool(Counter, spec_of(Counter()), n_envs, n_workers) as pool:
+        assert [(group.start, group.stop) for group in pool.groups] == groups
+
+
+def test_groups_alternate_and_every_step_is_seen_once() -> None:
+    """Steps are numbered: one that is lost, doubled or swapped would show."""
+    with ProcessPool(lambda: Counter(99), spec_of(Counter()), 7, 2) as pool:
+        pool.reset(seed=0)
+        everyone = np.arange(7)
+        for group in pool.groups:
+            pool.send(act(*[0] * len(everyone[group])), everyone[group])
+        for t in range(1, 50):
+            for group in pool.groups:
+                batch = pool.recv(len(everyone[group]), among=group)
+                assert batch.env_ids.tolist() == everyone[group].tolist()
+                assert batch.reward.tolist() == [t] * len(batch.reward)
+                pool.send(act(*[0] * len(batch.reward)), batch.env_ids)
+
+
+def test_patience_ends_and_what_was_late_comes_later() -> None:
+    with ProcessPool(Sleeper, spec_of(Sleeper()), 4, 2) as pool:
+        pool.reset(seed=0)
+        pool.send(act(0, 0, 2, 0), np.arange(4))
+        began = time.monotonic()
+        batch = pool.recv(4, patience=0.15)
+        assert 0.1 < time.monotonic() - began < 0.28
+        assert 2 not in batch.env_ids
+        assert pool.recv(1, among=slice(2, 3), patience=0.0).env_ids.size == 0
+        assert pool.recv(1, among=slice(2, 3)).env_ids.tolist() == [2]
 
 
 # What a worker is, and what it leaves behind.

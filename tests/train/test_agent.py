@@ -228,15 +228,15 @@ def test_what_gymnasium_made_is_evaluated_on_copies(make: Any) -> None:
         assert len(model.outcome.evaluation.returns) == 2
 
 
-class Shifted(gymnasium.ObservationWrapper[Any, Any, Any]):
+class Halved(gymnasium.ObservationWrapper[Any, Any, Any]):
     """A wrapper that cannot be made again from its spec."""
 
     def observation(self, observation: Any) -> Any:
-        return observation + 1
+        return observation / 2
 
 
 def test_an_object_that_cannot_be_made_again_is_trained_and_not_evaluated() -> None:
-    with PPO("MlpPolicy", Shifted(gymnasium.make("CartPole-v1")), **_TINY).learn(64) as model:
+    with PPO("MlpPolicy", Halved(gymnasium.make("CartPole-v1")), **_TINY).learn(64) as model:
         assert model.outcome is not None
         assert model.outcome.state == "finished"
         assert model.outcome.evaluation is None

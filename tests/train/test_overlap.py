@@ -129,11 +129,9 @@ def test_an_overlapped_run_writes_its_lag_and_what_its_thread_did(
     assert lines[-1]["env_steps"] >= 4096
     for name in ("lag/mean", "lag/max"):
         assert [line[name] for line in lines[:15]] == [0.0] + [1.0] * 14, name
+    for phase in ("inference", "env", "store"):
+        assert lines[0][f"phase/collect_{phase}"] > 0.0
     for line in lines:
-        collecting = {name for name in line if name.startswith("phase/collect_")}
-        assert collecting >= {
-            f"phase/collect_{phase}" for phase in ("inference", "env", "store", "other")
-        }
         assert line["phase/wait"] >= 0.0
         assert "phase/env" not in line  # that is the other thread's
     status = json.loads((tmp_path / "runs" / "ahead" / "status.json").read_text())
@@ -197,6 +195,7 @@ def test_an_environment_that_fails_in_an_overlapped_run_leaves_the_last_whole_it
         "batch_size": 64,
         "pool": "inline",
         "collect": "overlap",
+        "max_faults": 0,
         "timesteps": 2048,
         "eval_episodes": 0,
         "runs_dir": str(tmp_path / "runs"),

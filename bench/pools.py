@@ -1,0 +1,306 @@
+"""The process pool against the ones that people use, in one run, by turns.
+
+CartPole-v1 against Stable-Baselines3's SubprocVecEnv and Gymnasium's AsyncVectorEnv, with the
+ceiling of the environments alone, one process a core; an environment of 1 ms against that ceiling;
+the memory of a worker; and what one environment that keeps stopping costs the others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv
+
+from bench.record import Row
+from stoker.envs.registry import EnvFactory
+from stoker.pools.choose import probe
+from stoker.pools.process import ProcessPool
+
+_REPEATS = 5
+_SECONDS = 1.0
+"""Of each measurement; all sides take turns, so that a change of the machine's mood hits each."""
+
+
+class Busy(gymnasium.Env[Any, Any]):
+    """Keeps a core busy for `seconds` a step (of CPU time, so that load does not change it)."""
+
+    observation_space = spaces.Box(-1, 1, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, seconds: float = 1e-3) -> None:
+        self.seconds, self.obs = seconds, np.zeros(4, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.obs, {}
+
+    def step(self, action: Any) -> Any:
+        until = time.thread_time() + self.seconds
+        while time.thread_time() < until:
+            pass
+        return self.obs, 0.0, False, False, {}
+
+
+class Straggler(Busy):
+    """Steps in 0.1 ms; the action 1 takes `pause` seconds more, asleep."""
+
+    def __init__(self, pause: float = 5.0) -> None:
+        super().__init__(1e-4)
+        self.pause = pause
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            time.sleep(self.pause)
+        return super().step(action)
+
+
+def measure() -> Iterator[Row]:
+    """CartPole, 1 ms, memory, straggler."""
+    for n_envs in (16, 64, 128):
+        yield from _cartpole(n_envs)
+    yield _busy()
+    yield _memory()
+    yield _straggler()
+
+
+def _cartpole(n_envs: int) -> Iterator[Row]:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    cores = len(os.sched_getaffinity(0))
+    make = EnvFactory("CartPole-v1").unchecked()
+    peer_make = partial(gymnasium.make, "CartPole-v1")
+    actions = np.random.default_rng(0).integers(0, 2, size=(64, n_envs, 1))
+    pool = ProcessPool(make, probe("CartPole-v1", make()).spec, n_envs, cores)
+    subproc = SubprocVecEnv([peer_make] * n_envs)
+    gymnasium_envs = AsyncVectorEnv([peer_make] * n_envs)
+    pool.reset(0)
+    subproc.reset()
+    gymnasium_envs.reset(seed=0)
+    flat = actions[:, :, 0]
+
+    def step_subproc(turn: int) -> None:
+        subproc.step(flat[turn % 64])
+
+    def step_gymnasium(turn: int) -> None:
+        gymnasium_envs.step(flat[turn % 64])
+
+    sides = {
+        "ours": lambda: _alternating(pool, actions),
+        "SubprocVecEnv": lambda: _in_step(step_subproc, n_envs),
+        "AsyncVectorEnv": lambda: _in_step(step_gymnasium, n_envs),
+        "ceiling": lambda: _alone(make, cores),
+    }
+    found = _by_turns(sides)
+    pool.close()
+    subproc.close()
+    gymnasium_envs.close()
+    ours, ceiling = found["ours"], found["ceiling"]
+    for peer in ("SubprocVecEnv", "AsyncVectorEnv"):
+        yield _row(f"CartPole-v1, {n_envs} envs, {cores} workers", ours, peer, found[peer], ceiling)
+
+
+def _busy() -> Row:
+    cores = len(os.sched_getaffinity(0))
+    n_envs = 8 * cores
+    pool = ProcessPool(Busy, probe("Busy", Busy()).spec, n_envs, cores)
+    peer = AsyncVectorEnv([Busy] * n_envs)
+    pool.reset(0)
+    peer.reset(seed=0)
+    actions = np.zeros((64, n_envs, 1), np.int64)
+
+    def step_gymnasium(turn: int) -> None:
+        peer.step(actions[turn % 64, :, 0])
+
+    sides = {
+        "ours": lambda: _alternating(pool, actions),
+        "AsyncVectorEnv": lambda: _in_step(step_gymnasium, n_envs),
+        "ceiling": lambda: _alone(Busy, cores),
+    }
+    found = _by_turns(sides)
+    pool.close()
+    peer.close()
+    case = f"1 ms of CPU a step, {n_envs} envs, {cores} workers"
+    return _row(case, found["ours"], "AsyncVectorEnv", found["AsyncVectorEnv"], found["ceiling"])
+
+
+def _memory() -> Row:
+    """Of a worker with one environment, beyond what it shares with others (PSS), and in all."""
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    make = EnvFactory("CartPole-v1").unchecked()
+    sizes: dict[str, dict[str, float]] = {}
+    for name, start in (
+        ("ours", lambda: ProcessPool(make, probe("CartPole-v1", make()).spec, 4, 4)),
+        ("SubprocVecEnv", lambda: SubprocVecEnv([partial(gymnasium.make, "CartPole-v1")] * 4)),
+    ):
+        before = {child.pid for child in psutil.Process().children(recursive=True)}
+        with_workers: Any = start()
+        with_workers.reset(0) if name == "ours" else with_workers.reset()
+        family = psutil.Process().children(recursive=True)
+        workers = [p for p in family if p.pid not in before and _is_worker(p)]
+        found = [worker.memory_full_info() for worker in workers]
+        sizes[name] = {
+            "workers": len(found),
+            "pss_mb": round(statistics.median(m.pss for m in found) / 2**20, 1),
+            "rss_mb": round(statistics.median(m.rss for m in found) / 2**20, 1),
+        }
+        with_workers.close()
+    ours, peer = sizes["ours"]["rss_mb"], sizes["SubprocVecEnv"]["rss_mb"]
+    return Row(
+        "pools",
+        "memory of a worker",
+        ours,
+        "MB resident, smaller is better",
+        peer,
+        f"stable-baselines3 SubprocVecEnv {_version('stable-baselines3')}",
+        round(peer / ours, 2),
+        details=sizes,
+    )
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Not one of the two servers that multiprocessing keeps."""
+    return "resource_tracker" not in " ".join(process.cmdline()) and not process.children()
+
+
+def _straggler(n_envs: int = 64) -> Row:
+    """Steps of the other 63, with and without one that sleeps 5 s at every tenth of its own."""
+    cores = len(os.sched_getaffinity(0))
+    spec = probe("Straggler", Straggler()).spec
+    pool = ProcessPool(Straggler, spec, n_envs, cores)
+    pool.reset(0)
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(3):
+        for with_pauses in (False, True):
+            found[with_pauses].append(_others(pool, with_pauses, seconds=6.0))
+    pool.close()
+    ours, without = statistics.median(found[True]), statistics.median(found[False])
+    return Row(
+        "pools",
+        f"{n_envs - 1} envs beside one that sleeps 5 s at every tenth step",
+        round(ours),
+        "steps/s of the others",
+        round(without),
+        "the same without the sleeps",
+        round(ours / without, 3),
+        details={
+            "with": [round(x) for x in found[True]],
+            "without": list(map(round, found[False])),
+        },
+    )
+
+
+def _others(pool: ProcessPool, with_pauses: bool, seconds: float) -> float:
+    """Steps/s of all environments but the first, received whenever most of a group are done."""
+    everyone = np.arange(pool.n_envs)
+    pool.send(np.zeros((pool.n_envs, 1), np.int64), everyone)
+    taken = own = 0
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        for group in pool.groups:
+            size = group.stop - group.start
+            batch = pool.recv(size - 1, among=group, patience=1.0)
+            ids = batch.env_ids.copy()
+            actions = np.zeros((len(ids), 1), np.int64)
+            if ids.size and ids[0] == 0:
+                own += 1
+                actions[0] = with_pauses and own % 10 == 0
+            taken += int((ids != 0).sum())
+            pool.send(actions, ids)
+    rate = taken / (time.perf_counter() - began)
+    pool.recv(pool.n_envs)
+    return rate
+
+
+def _alternating(pool: ProcessPool, actions: np.ndarray) -> float:
+    """Steps/s with the groups in turn, as training uses them."""
+    ids = [np.arange(pool.n_envs)[group] for group in pool.groups]
+    for group, members in zip(pool.groups, ids, strict=True):
+        pool.send(actions[0, group], members)
+    taken, turn, began = 0, 0, time.perf_counter()
+    while time.perf_counter() - began < _SECONDS:
+        turn += 1
+        for group, members in zip(pool.groups, ids, strict=True):
+            taken += len(pool.recv(len(members), among=group).reward)
+            pool.send(actions[turn % 64, group], members)
+    spent = time.perf_counter() - began
+    pool.recv(pool.n_envs)
+    return taken / spent
+
+
+def _in_step(step: Callable[[int], None], n_envs: int) -> float:
+    turn, began = 0, time.perf_counter()
+    while time.perf_counter() - began < _SECONDS:
+        step(turn)
+        turn += 1
+    return turn * n_envs / (time.perf_counter() - began)
+
+
+def _alone(make: Callable[[], gymnasium.Env[Any, Any]], cores: int) -> float:
+    """Steps/s of environments without a pool, one process a core."""
+    context = multiprocessing.get_context("fork")
+    results: Any = context.Queue()
+    processes = [context.Process(target=_run_alone, args=(make, results)) for _ in range(cores)]
+    for process in processes:
+        process.start()
+    total = sum(results.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return total
+
+
+def _run_alone(make: Callable[[], gymnasium.Env[Any, Any]], results: Any) -> None:
+    env = make()
+    env.reset(seed=0)
+    taken, began = 0, time.perf_counter()
+    while time.perf_counter() - began < _SECONDS:
+        for _ in range(20):
+            taken += 1
+            _, _, terminated, truncated, _ = env.step(taken & 1)
+            if terminated or truncated:
+                env.reset(seed=taken)
+    results.put(taken / (time.perf_counter() - began))
+
+
+def _by_turns(sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(_REPEATS):
+        order = list(sides) if repeat % 2 == 0 else list(sides)[::-1]
+        for name in order:
+            found[name].append(sides[name]())
+    return found
+
+
+def _row(case: str, ours: list[float], peer: str, theirs: list[float], ceiling: list[float]) -> Row:
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    package = "gymnasium" if peer == "AsyncVectorEnv" else "stable-baselines3"
+    return Row(
+        "pools",
+        case,
+        round(mine),
+        "steps/s",
+        round(other),
+        f"{package} {peer} {_version(package)}",
+        round(mine / other, 2),
+        round(statistics.median(ceiling)),
+        {
+            "ours": [round(x) for x in ours],
+            "peer": [round(x) for x in theirs],
+            "ceiling": [round(x) for x in ceiling],
+        },
+    )
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)

@@ -1,0 +1,66 @@
+"""What the trainer and its workers share: rows, a state byte an environment, bells, mail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stoker.pools import bell
+from stoker.pools.bell import Bell, NamedBell, semaphores_can_be_shared
+from stoker.pools.rows import Rows, padded
+from stoker.types import EnvSpec
+
+# An environment's state. The trainer writes IDLE, ASKED and RENEW, its worker the others.
+IDLE = 0
+ASKED = 1  # to step; the action is in its row
+RENEW = 2  # to cut its episode off and begin another
+TAKEN = 3  # queued by its worker
+STEPPING = 4
+RESETTING = 5
+DONE = 6  # its row is a step
+CUT = 7  # its row is the end of an episode that a fault cut off
+
+AnyBell = Bell | NamedBell
+
+
+class Board:
+    """One block of memory, laid out alike in every process. Each worker has two bells."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        n_envs: int,
+        n_workers: int,
+        memory: Any,
+        bells: list[AnyBell] | None = None,
+    ) -> None:
+        self._made_with = (spec, n_envs, n_workers, memory, bells)
+        self.memory = memory
+        self.rows = Rows(spec, n_envs, memory)
+        place = Rows.size(spec, n_envs)
+        self.states = np.frombuffer(memory, np.uint8, n_envs, place)
+        place += padded(n_envs)
+        self.mail = np.frombuffer(memory, np.uint8, n_workers, place)
+        """Whether the trainer has written to a worker's pipe."""
+        place += padded(n_workers)
+        self.told = np.frombuffer(memory, np.uint8, 1, place)
+        """Whether somebody has said where what environments print goes."""
+        place += padded(1)
+        if bells is None:
+            bells = [Bell(memory, place + i * bell.SIZE) for i in range(2 * n_workers)]
+        self.calls, self.answers = bells[:n_workers], bells[n_workers:]
+
+    @classmethod
+    def make(cls, context: Any, spec: EnvSpec, n_envs: int, n_workers: int) -> Board:
+        """A board in new shared memory, to be handed to workers as they start."""
+        size = Rows.size(spec, n_envs) + padded(n_envs) + padded(n_workers) + padded(1)
+        count = 2 * n_workers
+        named: list[AnyBell] | None = None
+        if not semaphores_can_be_shared():
+            named = [NamedBell(context) for _ in range(count)]
+        memory = context.RawArray("B", size + count * bell.SIZE)
+        return cls(spec, n_envs, n_workers, memory, named)
+
+    def __reduce__(self) -> Any:
+        return Board, self._made_with

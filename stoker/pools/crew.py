@@ -1,0 +1,313 @@
+"""The workers of a process pool: started, listened to, watched, and replaced when they fail."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+
+from stoker.config.schema import FaultSettings
+from stoker.errors import EnvError, WorkerError
+from stoker.pools.board import ASKED, DONE, IDLE, RESETTING, STEPPING, Board
+from stoker.pools.faults import FaultLog
+from stoker.pools.launch import starting_workers
+from stoker.pools.worker import Task, work
+
+_LOOK_EVERY_S = 0.1
+_GRACE_S = 5.0
+"""For workers to close their environments, before they are killed."""
+
+Stand = tuple[int | None, int]
+"""The seed and the episode that an environment is in."""
+
+
+@dataclass
+class Hand:
+    """A worker as the trainer sees it."""
+
+    process: Any
+    pipe: Connection
+    stacks: Connection  # where a worker that is asked to writes what its threads are doing
+    started: float
+    ready: bool = False
+    failed: bool = False
+    replies: list[Any] = field(default_factory=list)
+
+
+class Crew:
+    """One worker for each entry of `shares`, which has its environments by group.
+
+    `stand_of` says where an environment stands, for the one that is to take its place.
+    """
+
+    def __init__(
+        self,
+        make_env: bytes,
+        board: Board,
+        context: Any,
+        shares: list[list[list[int]]],
+        settings: FaultSettings,
+        log: FaultLog,
+        stand_of: Callable[[int], Stand],
+    ) -> None:
+        self._make_env, self._board, self._context, self._shares = make_env, board, context, shares
+        self._settings, self._log, self._stand_of = settings, log, stand_of
+        self._hands: list[Hand] = []
+        self._owned = [[i for share in owned for i in share] for owned in shares]
+        n_envs = board.rows.n_envs
+        self._worker_of = np.zeros(n_envs, np.int64)
+        for number, owned in enumerate(self._owned):
+            self._worker_of[owned] = number
+        self._looked = 0.0
+        self._seen = np.zeros(n_envs, np.uint8)
+        self._busy_since = np.zeros(n_envs)  # 0: it was not when last looked at
+
+    def start(self) -> None:
+        """Start all at once, and wait until each has made its environments."""
+        with starting_workers(self._context):
+            for number in range(len(self._shares)):
+                self._hands.append(self._launch(number, None))
+        while not all(hand.ready for hand in self._hands):
+            self._listen(0.05, mend=False)
+            self._check_starts(mend=False)
+
+    def _launch(self, number: int, stands: list[Stand] | None) -> Hand:
+        ours, theirs = self._context.Pipe()
+        stacks, their_stacks = self._context.Pipe(duplex=False)
+        self._board.calls[number].clear()
+        self._board.answers[number].clear()
+        self._board.mail[number] = 0
+        task = Task(
+            number,
+            self._shares[number],
+            self._make_env,
+            self._board,
+            stands,
+            self._settings.bad_values == "truncate",
+            self._settings.stall_after,
+        )
+        process = self._context.Process(
+            target=work,
+            args=(theirs, their_stacks, task),
+            name=f"stoker-env-worker-{number}",
+            daemon=True,
+        )
+        process.start()
+        theirs.close()  # so that the pipe ends when the worker does
+        their_stacks.close()
+        return Hand(process, ours, stacks, time.monotonic())
+
+    def dismiss(self) -> None:
+        """Have all close their environments and leave; kill those who do not."""
+        for number in range(len(self._hands)):
+            self._post(number, "close", ())
+        deadline = time.monotonic() + _GRACE_S
+        while self._hands:
+            hand = self._hands.pop()
+            hand.process.join(max(0.0, deadline - time.monotonic()))
+            _end(hand)
+
+    # Asking and listening.
+
+    def ring_for(self, env_ids: np.ndarray) -> None:
+        """Wake the workers of these environments."""
+        for number in set(self._worker_of[env_ids].tolist()):
+            self._board.calls[number].ring()
+
+    def wait_for(self, env_id: int, seconds: float) -> None:
+        """Sleep until the worker of an environment has something to show."""
+        self._board.answers[int(self._worker_of[env_id])].wait(seconds)
+
+    def tell(self, kind: str, contents: dict[int, Any], has_deadline: bool = True) -> list[Any]:
+        """Have workers do something with some of their environments; the results in that order.
+
+        What goes wrong here is raised, not mended.
+        """
+        shares: dict[int, dict[int, Any]] = {}
+        for env_id, content in contents.items():
+            shares.setdefault(int(self._worker_of[env_id]), {})[env_id] = content
+        for number in shares:
+            self._revive(number)
+        for number, share in shares.items():
+            self._post(number, kind, (share,))
+        while any(not self._hands[number].replies for number in shares):
+            self._listen(0.05, mend=False)
+            for env_id in self._late() if has_deadline else ():
+                raise self._describe_hang(env_id)
+        results: dict[int, Any] = {}
+        for number, share in shares.items():
+            results |= zip(share, self._hands[number].replies.pop(0), strict=True)
+        return [results[env_id] for env_id in contents]
+
+    def _post(self, number: int, kind: str, content: tuple[Any, ...]) -> None:
+        with contextlib.suppress(OSError):  # whoever has just died is noticed elsewhere
+            self._hands[number].pipe.send((kind, content))
+        self._board.mail[number] = 1
+        self._board.calls[number].ring()
+
+    def _revive(self, number: int) -> None:
+        """Make sure that a worker lives and is ready."""
+        self._listen(0.0)
+        while not self._hands[number].ready:
+            self._listen(0.05)
+            self._check_starts()
+
+    def hear(self, env_ids: np.ndarray) -> None:
+        """Read what the workers of these environments have reported so far."""
+        for number in set(self._worker_of[env_ids].tolist()):
+            self._read(number, mend=True)
+
+    def _listen(self, seconds: float, mend: bool = True) -> None:
+        """Read all reports; replace the workers that ended, or raise that they did."""
+        ends = [end for hand in self._hands for end in (hand.pipe, hand.process.sentinel)]
+        heard = set(wait(ends, seconds))
+        for number, hand in enumerate(self._hands):
+            if heard.isdisjoint((hand.pipe, hand.process.sentinel)):
+                continue
+            alive = self._read(number, mend)
+            if not alive or hand.process.sentinel in heard:
+                self._bury(number, mend)
+
+    def _read(self, number: int, mend: bool) -> bool:
+        """Take in the messages of a worker; False if its pipe has ended."""
+        hand = self._hands[number]
+        try:
+            while hand.pipe.poll():
+                kind, content = hand.pipe.recv()
+                if kind == "ready":
+                    hand.ready = True
+                elif kind == "reply":
+                    hand.replies.append(content)
+                elif kind == "fault":
+                    self._log.note_env(content)
+                elif hand.ready or not mend:
+                    raise content
+                else:  # to make its environments again: another is tried when it has left
+                    hand.failed = True
+                    self._log.note_env(content)
+        except (EOFError, OSError):
+            return False
+        return True
+
+    # Watching and mending.
+
+    def attend(self) -> None:
+        """Every now and then: hear reports, replace the dead, end what hangs."""
+        if time.monotonic() - self._looked < _LOOK_EVERY_S:
+            return
+        self._listen(0.0)
+        self._check_starts()
+        for env_id in self._late():
+            if self._board.states[env_id] in (STEPPING, RESETTING):  # not yet ended by another's
+                error = self._describe_hang(env_id)
+                self._log.note("hangs", error)
+                self._replace(int(self._worker_of[env_id]))
+        self._looked = time.monotonic()
+
+    def forget(self, pick: slice | np.ndarray) -> None:
+        """These environments have answered: what they do next began later than what they did."""
+        self._busy_since[pick] = 0.0
+
+    def _late(self) -> list[int]:
+        """Environments that have been seen in one step, or one reset, past its deadline."""
+        states, now = self._board.states.copy(), time.monotonic()
+        busy = (states == STEPPING) | (states == RESETTING)
+        self._busy_since[busy & ((states != self._seen) | (self._busy_since == 0.0))] = now
+        self._busy_since[~busy] = 0.0
+        self._seen = states
+        deadlines = self._settings.reset_deadline, self._settings.step_deadline
+        over = now - self._busy_since > np.where(states == RESETTING, *deadlines)
+        return np.flatnonzero(busy & over).tolist()
+
+    def _describe_hang(self, env_id: int) -> EnvError:
+        hand = self._hands[self._worker_of[env_id]]
+        resets = self._board.states[env_id] == RESETTING
+        call, setting = ("reset", "reset_deadline") if resets else ("step", "step_deadline")
+        seed, episode = self._stand_of(env_id)
+        action = "" if resets else f", action {self._board.rows.action[env_id].tolist()}"
+        return EnvError(
+            f"Environment {env_id} hangs in {call}(): it has taken more than "
+            f"{getattr(self._settings, setting):g} s (--{setting.replace('_', '-')}). It is in "
+            f"episode {episode} of seed {seed}{action}. What its worker (process "
+            f"{hand.process.pid}) is doing:\n{_stack_of(hand)}"
+        )
+
+    def _check_starts(self, mend: bool = True) -> None:
+        """Give up on workers that take too long to make their environments."""
+        deadline = time.monotonic() - self._settings.start_deadline
+        late = [n for n, h in enumerate(self._hands) if not h.ready and h.started < deadline]
+        if not late:
+            return
+        stacks = "\n".join(_stack_of(self._hands[number]) for number in late)
+        error = WorkerError(
+            "Worker processes did not start in time: environments "
+            f"{[i for number in late for i in self._owned[number]]} are still being made after "
+            f"{self._settings.start_deadline:g} s (--start-deadline).\n{stacks}"
+        )
+        if not mend:
+            raise error
+        self._log.note("hangs", error)
+        for number in late:
+            self._replace(number)
+
+    def _bury(self, number: int, mend: bool) -> None:
+        hand = self._hands[number]
+        hand.process.join(1.0)
+        error = WorkerError(
+            f"The worker of environments {', '.join(map(str, self._owned[number]))} (process "
+            f"{hand.process.pid}) died with exit code {hand.process.exitcode}. If the system "
+            "killed it for want of memory, use fewer environments."
+        )
+        if not mend:
+            raise error
+        if not hand.failed:  # else its own error was noted
+            self._log.note("worker_deaths", error)
+        self._replace(number)
+
+    def _replace(self, number: int) -> None:
+        """End a worker, and start another in its place, without waiting for it.
+
+        Each of its environments answers the action that it owes a row for, or else its next one,
+        with the beginning of a new episode.
+        """
+        hand, owned = self._hands[number], self._owned[number]
+        hand.process.kill()
+        hand.process.join()
+        _end(hand)
+        stands = [self._stand_of(i) for i in owned]
+        states = self._board.states[owned]
+        self._board.states[owned] = np.where((states > IDLE) & (states < DONE), ASKED, states)
+        with starting_workers(self._context):
+            self._hands[number] = self._launch(number, stands)
+
+
+def _end(hand: Hand) -> None:
+    if hand.process.is_alive():
+        hand.process.kill()
+        hand.process.join()
+    hand.pipe.close()
+    hand.stacks.close()
+
+
+def _stack_of(hand: Hand) -> str:
+    """What the threads of a worker are doing, as far as it can be found out."""
+    if sys.platform == "win32":
+        return "  (not to be found out on this system)"
+    with contextlib.suppress(OSError):
+        os.kill(hand.process.pid, signal.SIGUSR1)
+        pieces: list[bytes] = []
+        while hand.stacks.poll(0.5 if not pieces else 0.05):
+            pieces.append(os.read(hand.stacks.fileno(), 65536))
+            if not pieces[-1]:
+                break
+        if any(pieces):
+            return b"".join(pieces).decode(errors="replace").rstrip()
+    return "  (it did not answer)"

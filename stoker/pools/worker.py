@@ -1,0 +1,305 @@
+"""A worker's life: make its environments, step those that are asked, until told to stop.
+
+This file and what it imports is all that a worker loads besides the environment: keep it light.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import multiprocessing
+import os
+import pickle
+import signal
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+from stoker.errors import BadValueError, EnvError, StokerError
+from stoker.pools.blame import advice_on
+from stoker.pools.board import ASKED, CUT, DONE, IDLE, RENEW, RESETTING, STEPPING, TAKEN, Board
+from stoker.pools.slot import Slot
+
+_NAP_S = 0.5  # between looks at whether this thread is still to wait
+_MANY_TIMES = 4  # longer than usual is a stall
+
+
+class Task(NamedTuple):
+    """What a worker is started with."""
+
+    number: int
+    shares: list[list[int]]  # its environments, by group
+    make_env: bytes  # pickled
+    board: Board
+    stands: list[tuple[int | None, int]] | None
+    """Where it replaces another: (seed, episode) that each of its environments was in."""
+    truncate_bad_values: bool
+    stall_after: float
+
+
+def work(pipe: Connection, stacks: Connection, task: Task) -> None:
+    """What the process of a worker runs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(faulthandler, "register"):  # works while C code holds the GIL, too
+        faulthandler.register(signal.SIGUSR1, stacks.fileno(), all_threads=True)
+    sys.stdout.flush()
+    os.dup2(2, 1)  # the trainer's standard output is its own
+    sys.stdout = _Aside(task.board)
+    worker = Worker(pipe, task)
+    threading.Thread(target=_leave_with_trainer, args=(worker,), daemon=True).start()
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the trainer is gone: leave too
+        worker.live()
+
+
+class Worker:
+    """Steps its environments one after the other, its share of one group at a time.
+
+    One thread does that: the main one, unless a step of its stalls. Then a relief goes on with the
+    others until the main thread is back. The thread whose turn it is, is the `_holder`.
+    """
+
+    def __init__(self, pipe: Connection, task: Task) -> None:
+        self._pipe, self._task = pipe, task
+        board, number = task.board, task.number
+        self._call, self._answer = board.calls[number], board.answers[number]
+        self._states = board.states.data
+        self._slots: list[Slot] = []
+        self._shares: list[_Share] = []
+        self._last_share = -1
+        self._queue: deque[Slot] = deque()  # a pop is atomic: no two threads get the same
+        self._turn = threading.Lock()
+        self._holder: object = self
+        self._stint = 0
+        self._current: Slot | None = None
+        self._reliefs: list[threading.Thread] = []
+        self._step_times: deque[float] = deque([0.0], maxlen=15)
+        self._speech = threading.Lock()
+
+    def live(self) -> None:
+        """From making environments to closing them."""
+        try:
+            self._make()
+        except StokerError as error:
+            self._say("failed", error)
+            return
+        try:
+            self._say("ready", None)
+            if self._task.stall_after > 0:
+                threading.Thread(target=self._watch, daemon=True).start()
+            self._serve(self)
+        finally:
+            for slot in self._slots:
+                slot.close_quietly()
+
+    def _make(self) -> None:
+        ids = [i for share in self._task.shares for i in share]
+        try:
+            make_env = pickle.loads(self._task.make_env)
+            rows = self._task.board.rows
+            for share in self._task.shares:
+                slots = [Slot(make_env, rows, i, self._note_reset) for i in share]
+                self._slots += slots
+                self._shares.append(_Share(slots, self._states[share[0] : share[-1] + 1]))
+        except StokerError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise EnvError(
+                f"Environments {', '.join(map(str, ids))} could not be made: "
+                f"{type(error).__name__}: {error}\n{traceback.format_exc().rstrip()}"
+                f"\n{advice_on(error)}".rstrip()
+            ) from error
+        if self._task.stands is not None:
+            for slot, (seed, episode) in zip(self._slots, self._task.stands, strict=True):
+                slot.stand(seed, episode)
+
+    def _note_reset(self, env_id: int) -> None:
+        self._states[env_id] = RESETTING
+
+    # Stepping.
+
+    def _serve(self, me: object) -> None:
+        """Answer calls for as long as it is `me` who does so."""
+        mail, number = self._task.board.mail, self._task.number
+        while True:
+            with self._turn:
+                if self._holder is not me:
+                    self._call.ring()  # which may have been meant for the one whose turn it is
+                    return
+                self._take()
+            if self._queue:
+                self._step_queued(me)
+                self._answer.ring()
+            elif me is self and mail[number]:
+                mail[number] = 0
+                if not self._read_mail():
+                    return
+            else:
+                self._call.wait(_NAP_S)
+
+    def _take(self) -> None:
+        """Queue what was asked of one share, beginning with the one that was not served last."""
+        count = len(self._shares)
+        for step in range(1, count + 1):
+            place = (self._last_share + step) % count
+            if self._shares[place].take(self._queue):
+                self._last_share = place
+                return
+
+    def _step_queued(self, me: object) -> None:
+        states, queue = self._states, self._queue
+        began, waiting = time.monotonic(), len(queue)
+        self._stint += 1
+        while True:
+            try:
+                slot = queue.popleft()
+            except IndexError:
+                break
+            self._current = slot
+            states[slot.index] = STEPPING
+            try:
+                states[slot.index] = DONE if slot.answer(self._report) else CUT
+            except StokerError as error:
+                self._say("failed", error)  # which ends the run: this row will not be waited for
+            if self._holder is not me and not self._take_back(me):
+                break
+        self._current = None
+        stepped = max(1, waiting - len(queue))
+        self._step_times.append((time.monotonic() - began) / stepped)
+
+    def _report(self, error: EnvError) -> None:
+        if isinstance(error, BadValueError) and not self._task.truncate_bad_values:
+            raise error
+        self._say("fault", error)
+
+    # Relief.
+
+    def _watch(self) -> None:
+        """Hand the turn to another thread when a step takes far longer than steps do."""
+        before: tuple[int, Slot | None] = (0, None)
+        since = time.monotonic()
+        while True:
+            time.sleep(self._task.stall_after)
+            now, look = time.monotonic(), (self._stint, self._current)
+            if look != before or look[1] is None:
+                before, since = look, now
+            elif now - since > _MANY_TIMES * statistics.median(self._step_times):
+                with self._turn:
+                    if look == (self._stint, self._current):  # it has not moved after all
+                        self._relieve()
+
+    def _relieve(self) -> None:
+        relief = object()
+        self._holder, self._current = relief, None
+        self._stint += 1
+        thread = threading.Thread(target=self._serve, args=(relief,), daemon=True)
+        self._reliefs = [thread, *(other for other in self._reliefs if other.is_alive())]
+        thread.start()
+
+    def _take_back(self, me: object) -> bool:
+        """The main thread takes its turn back, so that environments stay in it; others leave."""
+        if me is not self:
+            return False
+        with self._turn:
+            self._holder = self
+            self._stint += 1
+        return True
+
+    # Control.
+
+    def _say(self, kind: str, content: Any) -> None:
+        with self._speech:
+            self._pipe.send((kind, content))
+        self._answer.ring()
+
+    def look_at_mail(self) -> None:
+        """Have the main thread do so, from any thread."""
+        self._task.board.mail[self._task.number] = 1
+        self._call.ring()
+
+    def _read_mail(self) -> bool:
+        """Do what the trainer wrote, in the main thread alone; whether to go on."""
+        self._call.ring()  # a relief that waits for it sees that its turn is over
+        for thread in self._reliefs:
+            thread.join()
+        while self._pipe.poll():
+            kind, content = self._pipe.recv()
+            if kind == "close":
+                return False
+            try:
+                self._say("reply", getattr(self, f"_do_{kind}")(*content))
+            except StokerError as error:
+                self._say("failed", error)
+        return True
+
+    def _each(self, do: Callable[..., Any], arguments: dict[int, tuple[Any, ...]]) -> list[Any]:
+        slots = {slot.index: slot for slot in self._slots}
+        results = []
+        for env_id, given in arguments.items():
+            results.append(do(slots[env_id], *given))
+            self._states[env_id] = IDLE
+        return results
+
+    def _do_start(self, starts: dict[int, tuple[Any, ...]]) -> list[Any]:
+        return self._each(Slot.start, starts)
+
+
+class _Share:
+    """A worker's environments of one group, which are neighbours."""
+
+    def __init__(self, slots: list[Slot], states: memoryview) -> None:
+        self._slots, self._states = slots, states
+        self._all_asked, self._all_taken = (bytes([s]) * len(slots) for s in (ASKED, TAKEN))
+
+    def take(self, queue: deque[Slot]) -> bool:
+        """Put those that are asked for something in the queue; whether there are any."""
+        seen = self._states.tobytes()
+        if seen == self._all_asked:
+            self._states[:] = self._all_taken
+            queue.extend(self._slots)
+            return True
+        if ASKED not in seen and RENEW not in seen:
+            return False
+        for place, state in enumerate(seen):
+            if state in (ASKED, RENEW):
+                self._states[place] = TAKEN
+                if state == RENEW:
+                    self._slots[place].reject()
+                queue.append(self._slots[place])
+        return True
+
+
+class _Aside(io.TextIOBase):
+    """Standard output of a worker: what environments print goes to standard error."""
+
+    def __init__(self, board: Board) -> None:
+        self._told = board.told
+
+    def write(self, text: str) -> int:
+        if not self._told[0]:
+            self._told[0] = 1
+            sys.stderr.write(
+                "An environment prints to standard output; in workers that goes to standard "
+                "error, as the trainer's output may be read by a program.\n"
+            )
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def _leave_with_trainer(worker: Worker) -> None:
+    """End this worker soon after the trainer has ended, even amid a step that hangs."""
+    trainer = multiprocessing.parent_process()
+    assert trainer is not None, "a worker has a parent"
+    wait([trainer.sentinel])
+    worker.look_at_mail()  # and find that the pipe has ended
+    time.sleep(2.0)  # an environment that is well closes itself in this time
+    os._exit(1)
