@@ -67,7 +67,7 @@ def test_where_processes_cannot_start_the_pool_is_inline_and_says_why() -> None:
         with lock:
             return tasks.Count()
 
-    with pytest.warns(UserWarning, match="inline instead: Worker processes could not start.*lock"):
+    with pytest.warns(UserWarning, match="inline instead: .* cannot be sent .*lock"):
         parts = parts_of(EnvFactory(make), pool="process", n_envs=2)
     assert isinstance(parts.pool, InlinePool)
     assert parts.decisions[0].why == "worker processes could not start"
