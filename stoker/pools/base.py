@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stoker.errors import BadValueError
 from stoker.pools.spaces import ActionCodec
 from stoker.types import EnvSpec, EpisodeJournal, StepBatch
+
+
+class Infos(NamedTuple):
+    """What an environment said beside its row: now, and of the episode that the step ended."""
+
+    info: Mapping[str, Any]
+    final: Mapping[str, Any] | None
 
 
 class BasePool(ABC):
@@ -21,6 +29,8 @@ class BasePool(ABC):
         self._everyone = np.arange(n_envs)
         self.groups: tuple[slice, ...] = (slice(0, n_envs),)
         self.memory: Any = None
+        self.last_infos: list[Infos] = []
+        """Of the last batch, by row, where the pool was made to keep them."""
 
     @abstractmethod
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from stoker.config.schema import FaultSettings
-from stoker.errors import EnvError, WorkerError
+from stoker.errors import EnvError, StokerError, WorkerError
+from stoker.pools.base import Infos
 from stoker.pools.board import ASKED, DONE, IDLE, RESETTING, STEPPING, Board
 from stoker.pools.faults import FaultLog
 from stoker.pools.launch import starting_workers
@@ -39,7 +41,7 @@ class Hand:
     started: float
     ready: bool = False
     failed: bool = False
-    replies: list[Any] = field(default_factory=list)
+    replies: dict[int, list[Any] | StokerError] = field(default_factory=dict)  # by ticket
 
 
 class Crew:
@@ -57,10 +59,13 @@ class Crew:
         settings: FaultSettings,
         log: FaultLog,
         stand_of: Callable[[int], Stand],
+        keep_infos: bool,
     ) -> None:
         self._make_env, self._board, self._context, self._shares = make_env, board, context, shares
         self._settings, self._log, self._stand_of = settings, log, stand_of
+        self._keep_infos, self.infos = keep_infos, dict[int, Infos]()
         self._hands: list[Hand] = []
+        self._tickets = itertools.count()
         self._owned = [[i for share in owned for i in share] for owned in shares]
         n_envs = board.rows.n_envs
         self._worker_of = np.zeros(n_envs, np.int64)
@@ -93,6 +98,7 @@ class Crew:
             stands,
             self._settings.bad_values == "truncate",
             self._settings.stall_after,
+            self._keep_infos,
         )
         process = self._context.Process(
             target=work,
@@ -108,7 +114,7 @@ class Crew:
     def dismiss(self) -> None:
         """Have all close their environments and leave; kill those who do not."""
         for number in range(len(self._hands)):
-            self._post(number, "close", ())
+            self._post(number, "close", 0, {})
         deadline = time.monotonic() + _GRACE_S
         while self._hands:
             hand = self._hands.pop()
@@ -125,6 +131,8 @@ class Crew:
     def wait_for(self, env_id: int, seconds: float) -> None:
         """Sleep until the worker of an environment has something to show."""
         self._board.answers[int(self._worker_of[env_id])].wait(seconds)
+        if self._keep_infos:
+            self._listen(0.0)  # a worker whose pipe is full waits for that
 
     def tell(self, kind: str, contents: dict[int, Any], has_deadline: bool = True) -> list[Any]:
         """Have workers do something with some of their environments; the results in that order.
@@ -136,20 +144,24 @@ class Crew:
             shares.setdefault(int(self._worker_of[env_id]), {})[env_id] = content
         for number in shares:
             self._revive(number)
+        ticket = next(self._tickets)
         for number, share in shares.items():
-            self._post(number, kind, (share,))
-        while any(not self._hands[number].replies for number in shares):
+            self._post(number, kind, ticket, share)
+        while any(ticket not in self._hands[number].replies for number in shares):
             self._listen(0.05, mend=False)
             for env_id in self._late() if has_deadline else ():
                 raise self._describe_hang(env_id)
         results: dict[int, Any] = {}
         for number, share in shares.items():
-            results |= zip(share, self._hands[number].replies.pop(0), strict=True)
+            reply = self._hands[number].replies.pop(ticket)
+            if isinstance(reply, StokerError):
+                raise reply
+            results |= zip(share, reply, strict=True)
         return [results[env_id] for env_id in contents]
 
-    def _post(self, number: int, kind: str, content: tuple[Any, ...]) -> None:
+    def _post(self, number: int, kind: str, ticket: int, contents: dict[int, Any]) -> None:
         with contextlib.suppress(OSError):  # whoever has just died is noticed elsewhere
-            self._hands[number].pipe.send((kind, content))
+            self._hands[number].pipe.send((kind, ticket, contents))
         self._board.mail[number] = 1
         self._board.calls[number].ring()
 
@@ -185,7 +197,9 @@ class Crew:
                 if kind == "ready":
                     hand.ready = True
                 elif kind == "reply":
-                    hand.replies.append(content)
+                    hand.replies = dict([content])  # older ones are of calls that failed
+                elif kind == "infos":
+                    self.infos[content[0]] = content[1]
                 elif kind == "fault":
                     self._log.note_env(content)
                 elif hand.ready or not mend:

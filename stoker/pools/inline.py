@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from stoker.config.schema import FaultSettings
@@ -23,9 +26,10 @@ class InlinePool(BasePool):
         spec: EnvSpec,
         n_envs: int,
         settings: FaultSettings | None = None,
+        keep_infos: bool = False,
     ) -> None:
         super().__init__(spec, n_envs)
-        settings = settings or FaultSettings()
+        settings, self._keep_infos = settings or FaultSettings(), keep_infos
         self._log, self._check = FaultLog(settings), ValueCheck(spec, settings.check_bounds)
         self._rows = Rows(spec, n_envs)
         self._slots = [Slot(make_env, self._rows, i) for i in range(n_envs)]
@@ -35,7 +39,18 @@ class InlinePool(BasePool):
         for slot in self._slots:
             slot.start(seed, *replay_of(journal, slot.index, self.codec))
         self._sent[:] = False
-        return self._check.accept(self._rows.batch())
+        return self._with_infos(self._check.accept(self._rows.batch()))
+
+    def restart(
+        self,
+        env_ids: np.ndarray,
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None = None,
+    ) -> StepBatch:
+        """Reset some with seeds of the caller's; their later episodes begin without one."""
+        for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
+            self._slots[env_id].restart(seed, options)
+        return self._with_infos(self._check.accept(self._rows.batch(as_range(env_ids))))
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         self._rows.action[env_ids] = self.codec.encode(actions)
@@ -56,7 +71,21 @@ class InlinePool(BasePool):
                 slot.reject()
                 slot.answer(self._log.note_env)
             batch = self._rows.batch(ready)
+        return self._with_infos(batch)
+
+    def _with_infos(self, batch: StepBatch) -> StepBatch:
+        if self._keep_infos:
+            self.last_infos = [self._slots[i].infos for i in batch.env_ids.tolist()]
         return batch
+
+    def call(self, name: str, *arguments: Any) -> list[Any]:
+        """What a method of each environment returns, or an attribute of each is."""
+        return [slot.call(name, arguments) for slot in self._slots]
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of each environment, to a value each."""
+        for slot, value in zip(self._slots, values, strict=True):
+            slot.set_attr(name, value)
 
     def faults(self) -> dict[str, int]:
         return dict(self._log.counts)

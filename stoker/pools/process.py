@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -44,9 +46,10 @@ class ProcessPool(BasePool):
         n_envs: int,
         n_workers: int,
         settings: FaultSettings | None = None,
+        keep_infos: bool = False,
     ) -> None:
         super().__init__(spec, n_envs)
-        settings = settings or FaultSettings()
+        settings, self._keep_infos = settings or FaultSettings(), keep_infos
         n_workers = min(n_workers, n_envs)
         if n_envs >= 2 * n_workers:
             self.groups = (slice(0, n_envs // 2), slice(n_envs // 2, n_envs))
@@ -60,7 +63,14 @@ class ProcessPool(BasePool):
         split = [np.array_split(self._everyone[group], n_workers) for group in self.groups]
         shares = [[part.tolist() for part in parts] for parts in zip(*split, strict=True)]
         self._crew = Crew(
-            _pickled(make_env), board, context, shares, settings, self._log, self._stand_of
+            _pickled(make_env),
+            board,
+            context,
+            shares,
+            settings,
+            self._log,
+            self._stand_of,
+            keep_infos,
         )
         try:
             self._crew.start()
@@ -81,18 +91,45 @@ class ProcessPool(BasePool):
         batch = self._check.accept(self._rows.batch())
         if journal is not None:  # an episode that ended earlier than before made way for the next
             self._episodes += ~batch.valid & (journal.length >= 0)
-        return batch
+        return self._with_infos(batch)
+
+    def restart(
+        self,
+        env_ids: np.ndarray,
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None = None,
+    ) -> StepBatch:
+        """Reset some with seeds of the caller's; their later episodes begin without one."""
+        self._refuse_busy(env_ids)
+        for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
+            self._seeds[env_id] = seed
+        self._crew.tell("restart", {i: (self._seeds[i], options) for i in env_ids.tolist()})
+        for env_id in env_ids.tolist():
+            self._seeds[env_id] = None
+        return self._with_infos(self._check.accept(self._rows.batch(as_range(env_ids))))
+
+    def call(self, name: str, *arguments: Any) -> list[Any]:
+        """What a method of each environment returns, or an attribute of each is."""
+        given = dict.fromkeys(range(self.n_envs), (name, arguments))
+        return self._crew.tell("call", given, has_deadline=False)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of each environment, to a value each."""
+        pairs = zip(range(self.n_envs), values, strict=True)
+        self._crew.tell("set_attr", {i: (name, value) for i, value in pairs})
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
-        if any(self._states[env_ids].tobytes()):
-            busy = env_ids[self._states[env_ids] != IDLE].tolist()
-            raise ConfigError(
-                f"Environments {busy} were sent an action before the last one was answered; "
-                "receive them first."
-            )
+        self._refuse_busy(env_ids)
         self._rows.action[env_ids] = self.codec.encode(actions)
         self._states[env_ids] = ASKED
         self._crew.ring_for(env_ids)
+
+    def _refuse_busy(self, env_ids: np.ndarray) -> None:
+        if any(self._states[env_ids].tobytes()):
+            busy = env_ids[self._states[env_ids] != IDLE].tolist()
+            raise ConfigError(
+                f"Environments {busy} have not answered their last action; receive them first."
+            )
 
     def recv(
         self, at_least: int, among: slice | None = None, patience: float | None = None
@@ -140,6 +177,12 @@ class ProcessPool(BasePool):
         self._episodes[pick] += batch.terminated | batch.truncated
         self._states[pick] = IDLE
         self._crew.forget(pick)
+        return self._with_infos(batch)
+
+    def _with_infos(self, batch: StepBatch) -> StepBatch:
+        if self._keep_infos:
+            self._crew.hear(batch.env_ids)
+            self.last_infos = [self._crew.infos[i] for i in batch.env_ids.tolist()]
         return batch
 
     def _stand_of(self, env_id: int) -> Stand:

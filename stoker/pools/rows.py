@@ -72,8 +72,8 @@ class Rows:
 
 
 def as_range(env_ids: np.ndarray) -> slice | np.ndarray:
-    """Ascending `env_ids` as a range, where they are one."""
-    if env_ids.size and int(env_ids[-1]) - int(env_ids[0]) + 1 == env_ids.size:
+    """`env_ids` as a range, where they are one, in order."""
+    if env_ids.size and (env_ids[1:] - env_ids[:-1] == 1).all():
         return slice(int(env_ids[0]), int(env_ids[-1]) + 1)
     return env_ids
 

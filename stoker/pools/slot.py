@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from stoker.errors import BadValueError, EnvError
-from stoker.pools.base import read_mask
+from stoker.pools.base import Infos, read_mask
 from stoker.pools.blame import API, CHECK, blame, refusal, sketch
 from stoker.pools.rows import Rows
 from stoker.pools.spaces import describe
@@ -135,7 +135,7 @@ class Slot:
         rows.reward[row] = 0.0
         rows.terminated[row] = rows.truncated[row] = False
         rows.valid[row] = valid
-        self._ordinary = valid
+        self._ordinary, self.final_info = valid, None
         for values in rows.metrics.values():
             values[row] = np.nan  # unknown until a step is taken
 
@@ -186,6 +186,7 @@ class Slot:
         rows.terminated[row], rows.truncated[row] = terminated, truncated and not terminated
         rows.valid[row] = True
         self._ordinary = not (terminated or truncated)
+        self.final_info = None  # of an earlier step
 
     def answer(self, report: Callable[[EnvError], None]) -> bool:
         """Step, or where something is amiss renew the environment; whether the row is a step.
@@ -223,6 +224,25 @@ class Slot:
         self.final_info = None
         self.rows.cut(self.index)
         self._ordinary = False
+
+    @property
+    def infos(self) -> Infos:
+        return Infos(self.info, self.final_info)
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """What a method of the environment returns, or an attribute of it is; through wrappers."""
+        try:
+            found = self.env.get_wrapper_attr(name)
+            return found(*arguments) if callable(found) else found
+        except (Exception, SystemExit) as error:
+            raise blame(self.index, name, error, self._episode_seed) from error
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set an attribute of the environment, where its wrappers have it."""
+        try:
+            self.env.set_wrapper_attr(name, value)
+        except (Exception, SystemExit) as error:
+            raise blame(self.index, f"set {name}", error, self._episode_seed) from error
 
     def close(self) -> None:
         self.env.close()

@@ -42,6 +42,7 @@ class Task(NamedTuple):
     """Where it replaces another: (seed, episode) that each of its environments was in."""
     truncate_bad_values: bool
     stall_after: float
+    keep_infos: bool
 
 
 def work(pipe: Connection, stacks: Connection, task: Task) -> None:
@@ -165,7 +166,10 @@ class Worker:
             self._current = slot
             states[slot.index] = STEPPING
             try:
-                states[slot.index] = DONE if slot.answer(self._report) else CUT
+                end = DONE if slot.answer(self._report) else CUT
+                if self._task.keep_infos:
+                    self._send_infos(slot)
+                states[slot.index] = end
             except StokerError as error:
                 self._say("failed", error)  # which ends the run: this row will not be waited for
             if self._holder is not me and not self._take_back(me):
@@ -173,6 +177,15 @@ class Worker:
         self._current = None
         stepped = max(1, waiting - len(queue))
         self._step_times.append((time.monotonic() - began) / stepped)
+
+    def _send_infos(self, slot: Slot) -> None:
+        try:
+            self._say("infos", (slot.index, slot.infos))
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise EnvError(
+                f"Environment {slot.index} returned an info that cannot be sent from its worker: "
+                f"{type(error).__name__}: {error}. Keep plain values and arrays in it."
+            ) from error
 
     def _report(self, error: EnvError) -> None:
         if isinstance(error, BadValueError) and not self._task.truncate_bad_values:
@@ -230,25 +243,35 @@ class Worker:
         for thread in self._reliefs:
             thread.join()
         while self._pipe.poll():
-            kind, content = self._pipe.recv()
+            kind, ticket, contents = self._pipe.recv()
             if kind == "close":
                 return False
             try:
-                self._say("reply", getattr(self, f"_do_{kind}")(*content))
+                self._say("reply", (ticket, self._do(kind, contents)))
             except StokerError as error:
-                self._say("failed", error)
+                self._say("reply", (ticket, error))
+            except (AttributeError, TypeError, pickle.PicklingError) as error:
+                unsent = EnvError(f"The result of {kind} cannot be sent: {error}")
+                self._say("reply", (ticket, unsent))
         return True
 
-    def _each(self, do: Callable[..., Any], arguments: dict[int, tuple[Any, ...]]) -> list[Any]:
-        slots = {slot.index: slot for slot in self._slots}
+    def _do(self, kind: str, contents: dict[int, tuple[Any, ...]]) -> list[Any]:
+        """Have each of some environments do something, with arguments each."""
+        ways: dict[str, Callable[..., Any]] = {
+            "start": Slot.start,
+            "restart": Slot.restart,
+            "call": Slot.call,
+            "set_attr": Slot.set_attr,
+        }
         results = []
-        for env_id, given in arguments.items():
-            results.append(do(slots[env_id], *given))
-            self._states[env_id] = IDLE
+        slots = {slot.index: slot for slot in self._slots}
+        for env_id, arguments in contents.items():
+            results.append(ways[kind](slots[env_id], *arguments))
+            if kind in ("start", "restart"):
+                if self._task.keep_infos:
+                    self._send_infos(slots[env_id])
+                self._states[env_id] = IDLE
         return results
-
-    def _do_start(self, starts: dict[int, tuple[Any, ...]]) -> list[Any]:
-        return self._each(Slot.start, starts)
 
 
 class _Share:

@@ -203,7 +203,7 @@ def test_sending_to_who_has_not_answered_is_refused() -> None:
     with ProcessPool(Counter, spec_of(Counter()), 2, 1) as pool:
         pool.reset(seed=0)
         pool.send(act(0), np.array([1]))
-        with pytest.raises(ConfigError, match=r"Environments \[1\] were sent an action before"):
+        with pytest.raises(ConfigError, match=r"Environments \[1\] have not answered their last"):
             pool.send(act(0, 0), np.array([0, 1]))
         assert pool.recv(at_least=1).obs["obs"].tolist() == [[0, 1]]
 
