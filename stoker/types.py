@@ -244,6 +244,10 @@ class Pool(Protocol):
         Rows whose environment could not be brought back start a new episode and are not `valid`.
         """
 
+    @property
+    def seen(self) -> tuple[HostObs, np.ndarray | None]:
+        """What every environment sees, [N, ...], and its action mask: views that change with it."""
+
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None: ...
 
     def recv(

@@ -1,37 +1,43 @@
-"""From a group's observations on the host to its actions on the host, and into the storage."""
+"""From what environments see, on the host, to their actions there, and into the storage."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import DeviceObs, HostObs, Policy
+from stoker.types import DeviceObs, Policy, Pool
+
+Steps = int | np.ndarray
+Place = slice | np.ndarray
+"""Of a decision: a step and a range of environments, or any environments and a step each."""
 
 
 class Acting:
     """Acts eagerly. On a GPU `CapturedActing` does the same with far less work for the host."""
 
-    def __init__(self, policy: Policy, groups: Sequence[slice], device: torch.device) -> None:
-        self.policy, self.groups, self.device = policy, groups, device
+    def __init__(self, pool: Pool, policy: Policy, device: torch.device) -> None:
+        self.pool, self.policy, self.device = pool, policy, device
         self._noise = torch.empty(0)
 
     def begin(self, storage: RolloutStorage) -> None:
-        """Draw the noise of a whole rollout, so that it is the same however groups are served."""
-        self._noise = self.policy.draw_noise(storage.n_steps * storage.n_envs)
-        self._noise = self._noise.unflatten(0, (storage.n_steps, storage.n_envs))
+        """Draw the noise of a whole rollout, so that it is the same in whatever order it is used.
 
-    def act(
-        self, storage: RolloutStorage, t: int, group: int, obs: HostObs, mask: np.ndarray | None
-    ) -> np.ndarray:
-        """The policy's actions [n, A] for the group at step `t`; overwritten by its next ones."""
-        seen = {leaf: self._send(value) for leaf, value in obs.items()}
-        sent_mask = None if mask is None else self._send(mask)
-        place = self.groups[group]
+        There is one row more than steps, as in the storage.
+        """
+        rows = storage.n_steps + 1
+        drawn = self.policy.draw_noise(rows * storage.n_envs).unflatten(0, (rows, storage.n_envs))
+        if self._noise.shape == drawn.shape:
+            self._noise.copy_(drawn)
+        else:
+            self._noise = drawn
+
+    def act(self, storage: RolloutStorage, t: Steps, place: Place) -> np.ndarray:
+        """The policy's actions [n, A] for what these environments see; soon overwritten."""
+        obs, mask = self.pool.seen
+        seen = {leaf: self._send(value[place]) for leaf, value in obs.items()}
+        sent_mask = None if mask is None else self._send(mask[place])
         output = self.policy.act(seen, sent_mask, self._noise[t, place])
         storage.write_decision(t, place, seen, sent_mask, output)
         return output.action.cpu().numpy()  # sync: environments act on the host
@@ -41,72 +47,61 @@ class Acting:
 
 
 class CapturedActing(Acting):
-    """Acts by one CUDA graph a group and storage: copies in, one launch, one copy out."""
+    """Acts by one CUDA graph a storage: copies in, one launch, one copy out.
 
-    def __init__(self, policy: Policy, groups: Sequence[slice], device: torch.device) -> None:
-        super().__init__(policy, groups, device)
-        self._inputs: dict[int, tuple[DeviceObs, Tensor | None]] = {}
-        self._step = [torch.zeros(1, dtype=torch.int64, device=device) for _ in groups]
-        self._actions: dict[int, Tensor] = {}  # pinned
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+    A graph's shapes are fixed, so it acts for everyone, and what is not wanted goes to the row
+    after the last. Rows that a worker is writing meanwhile are among those.
+    """
+
+    def __init__(self, pool: Pool, policy: Policy, device: torch.device) -> None:
+        super().__init__(pool, policy, device)
+        obs, mask = pool.seen
+        self._seen: DeviceObs = {leaf: self._send(value) for leaf, value in obs.items()}
+        self._mask = None if mask is None else self._send(mask)
+        self._everyone = torch.arange(pool.n_envs, device=device)
+        self._steps = torch.zeros_like(self._everyone)
+        self._host_steps = torch.zeros(pool.n_envs, dtype=torch.int64).pin_memory()
+        self._actions: Tensor | None = None  # pinned
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._done = torch.cuda.Event()
 
-    def begin(self, storage: RolloutStorage) -> None:
-        drawn = self.policy.draw_noise(storage.n_steps * storage.n_envs)
-        drawn = drawn.unflatten(0, (storage.n_steps, storage.n_envs))
-        if self._noise.shape == drawn.shape:
-            self._noise.copy_(drawn)
-        else:
-            self._noise = drawn
-        for step in self._step:
-            step.zero_()
-
-    def act(
-        self, storage: RolloutStorage, t: int, group: int, obs: HostObs, mask: np.ndarray | None
-    ) -> np.ndarray:
-        if group not in self._inputs:
-            self._inputs[group] = (
-                {leaf: self._send(value) for leaf, value in obs.items()},
-                None if mask is None else self._send(mask),
-            )
-        seen, seen_mask = self._inputs[group]
+    def act(self, storage: RolloutStorage, t: Steps, place: Place) -> np.ndarray:
+        obs, mask = self.pool.seen
+        steps = self._host_steps.numpy()
+        steps.fill(storage.n_steps)
+        steps[place] = t
+        self._steps.copy_(self._host_steps, non_blocking=True)
         for leaf, value in obs.items():
-            seen[leaf].copy_(torch.from_numpy(value), non_blocking=True)
-        if seen_mask is not None and mask is not None:
-            seen_mask.copy_(torch.from_numpy(mask), non_blocking=True)
-        graph = self._graphs.get((id(storage), group))
+            self._seen[leaf].copy_(torch.from_numpy(value), non_blocking=True)
+        if self._mask is not None and mask is not None:
+            self._mask.copy_(torch.from_numpy(mask), non_blocking=True)
+        graph = self._graphs.get(id(storage))
         if graph is None:
-            graph = self._graphs[id(storage), group] = self._capture(storage, group)
+            graph = self._graphs[id(storage)] = self._capture(storage)
         graph.replay()
         self._done.record()
         self._done.synchronize()  # sync: environments act on the host
-        return self._actions[group].numpy()
+        assert self._actions is not None, "the capture made them"
+        return self._actions.numpy()[place]
 
-    def _capture(self, storage: RolloutStorage, group: int) -> torch.cuda.CUDAGraph:
-        """Run the group's decision twice to warm up, then once more to record it."""
-        step = self._step[group]
-        before = step.clone()
-        stream = torch.cuda.current_stream()
+    def _capture(self, storage: RolloutStorage) -> torch.cuda.CUDAGraph:
+        """Run the decision twice to warm up, then once more to record it."""
         for _ in range(2):
-            self._decide(storage, group)
-            step.copy_(before)
-        graph = torch.cuda.CUDAGraph()
+            self._decide(storage)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         # Another thread may be learning, and allocate memory, while this one captures.
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self._decide(storage, group)
+            self._decide(storage)
         return graph
 
-    def _decide(self, storage: RolloutStorage, group: int) -> None:
-        (seen, mask), step, place = self._inputs[group], self._step[group], self.groups[group]
-        noise = self._noise[:, place].index_select(0, step)[0]
-        output = self.policy.act(seen, mask, noise)
-        storage.write_decision(step, place, seen, mask, output)
-        if group not in self._actions:
-            self._actions[group] = torch.empty_like(output.action, device="cpu").pin_memory()
-        self._actions[group].copy_(output.action, non_blocking=True)
-        step.add_(1)
+    def _decide(self, storage: RolloutStorage) -> None:
+        output = self.policy.act(self._seen, self._mask, self._noise[self._steps, self._everyone])
+        storage.write_decision(self._steps, self._everyone, self._seen, self._mask, output)
+        if self._actions is None:
+            self._actions = torch.empty_like(output.action, device="cpu").pin_memory()
+        self._actions.copy_(output.action, non_blocking=True)
 
 
-def make_acting(policy: Policy, groups: Sequence[slice], device: torch.device) -> Acting:
-    kind: Any = CapturedActing if device.type == "cuda" else Acting
-    return kind(policy, groups, device)
+def make_acting(pool: Pool, policy: Policy, device: torch.device) -> Acting:
+    kind = CapturedActing if device.type == "cuda" else Acting
+    return kind(pool, policy, device)

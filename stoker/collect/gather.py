@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -11,14 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from stoker.collect.acting import make_acting
+from stoker.collect.acting import Place, Steps, make_acting
 from stoker.collect.episodes import EpisodeTracker, JournalKeeper, MetricSums
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import Clock, DeviceObs, EpisodeJournal, HostObs, Policy, Pool, StepBatch
+from stoker.types import Clock, EpisodeJournal, Policy, Pool, StepBatch
 
-_LEAST_PATIENCE_S = 0.02
-_USUAL_TIMES = 4.0  # a step that takes this many times the usual is not waited for
+_NOT_ASKED, _ELSEWHERE = -1, -2  # whose step an environment is busy with: none, another rollout's
+_LONGEST_WAIT_S = 0.25  # before looking whether the rollout is still wanted
+_TAIL, _SHORTEST_TAIL_S = 0.05, 0.02
 
 
 class GatheringInterruptedError(Exception):
@@ -33,171 +36,92 @@ class Gathered(NamedTuple):
     metrics: MetricSums
 
 
-class _Seen(NamedTuple):
-    """What a group sees now."""
-
-    obs: HostObs
-    mask: np.ndarray | None
-
-
 class Gatherer:
     """Steps a pool under a policy, one rollout at a time.
 
-    Groups alternate, in a fixed order: the result does not depend on who is quick. Unless it
-    `waits`, an environment that takes far longer than its group usually does is left behind: it
-    has gaps in the rollout until it comes back, and nobody waits for it.
+    Groups alternate, in a fixed order, and all of a group is waited for: the result does not depend
+    on who is quick.
     """
 
     def __init__(
-        self,
-        pool: Pool,
-        policy: Policy,
-        clock: Clock,
-        seed: int,
-        device: torch.device,
-        waits: bool = True,
+        self, pool: Pool, policy: Policy, clock: Clock, seed: int, device: torch.device
     ) -> None:
         self.pool, self.policy, self.clock, self.seed = pool, policy, clock, seed
         self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.episodes = EpisodeTracker(pool.n_envs)
         action = pool.spec.action
         self._journal = JournalKeeper(pool.n_envs, action.width, action.continuous)
-        self._acting = make_acting(policy, pool.groups, device)
-        self._device, self._waits = device, waits
-        self._ids = [np.arange(group.start, group.stop) for group in pool.groups]
-        n = pool.n_envs
-        self._actions = np.zeros((n, action.width), np.float32 if action.continuous else np.int64)
-        self._step_of = np.zeros(n, np.int64)  # of the decision last sent; -1: of another rollout
-        self._late = np.zeros(n, bool)
-        self._usual_s, self._sent_at = [1.0] * len(pool.groups), [0.0] * len(pool.groups)
-        self._look_at(pool.reset(seed))
-
-    def _look_at(self, everyone: StepBatch) -> None:
-        self._seen = [
-            _Seen(
-                {leaf: value[group] for leaf, value in everyone.obs.items()},
-                None if everyone.action_mask is None else everyone.action_mask[group],
-            )
-            for group in self.pool.groups
-        ]
+        self._device, self._ids = device, np.arange(pool.n_envs)
+        self._actions = np.zeros(
+            (pool.n_envs, action.width), np.float32 if action.continuous else np.int64
+        )
+        pool.reset(seed)
+        self._acting = make_acting(pool, policy, device)
 
     def fill(
         self, storage: RolloutStorage, version: int, wanted: Callable[[], bool] = lambda: True
     ) -> Gathered:
         """T steps of everyone under the policy's present weights, called `version`."""
-        self._wanted = wanted
-        metrics, groups = MetricSums(), range(len(self.pool.groups))
         with self.on_its_stream():
             storage.begin(version)
             self._acting.begin(storage)
-            for t in range(storage.n_steps):
-                if not self._wanted():
-                    raise GatheringInterruptedError
-                for group in groups:
-                    if t:
-                        self._receive(storage, t - 1, group, metrics)
-                    self._decide(storage, t, group)
-            for group in groups:
-                self._receive(storage, storage.n_steps - 1, group, metrics)
-            dropped = self._give_up_on_the_late(storage)
-            storage.end(self._last_obs())
+            metrics = MetricSums()
+            late = self._gather(storage, metrics, wanted)
+            storage.end({leaf: self._send(value) for leaf, value in self.pool.seen[0].items()})
             if self.stream is not None:
                 self.stream.synchronize()  # sync: the rollout is handed to another stream
-        return Gathered(storage.steps_taken, dropped, metrics)
+        return Gathered(storage.steps_taken, late, metrics)
+
+    def _gather(
+        self, storage: RolloutStorage, metrics: MetricSums, wanted: Callable[[], bool]
+    ) -> int:
+        """Fill all rows; how many decisions were dropped."""
+        for t in range(storage.n_steps + 1):
+            if not wanted():
+                raise GatheringInterruptedError
+            for group in self.pool.groups:
+                if t > 0:
+                    with self.clock.phase("env"):
+                        batch = self.pool.recv(group.stop - group.start, group)
+                    with self.clock.phase("store"):
+                        storage.write_outcome(t - 1, batch)
+                        self._count(batch, metrics)
+                if t < storage.n_steps:
+                    self._send_on(storage, t, group)
+        return 0
+
+    def _send_on(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
+        """Act for some, and have them step."""
+        with self.clock.phase("inference"):
+            actions = self._acting.act(storage, t, place)
+        with self.clock.phase("env"):
+            self._actions[place] = actions
+            self.pool.send(actions, self._ids[place])
+
+    def _count(self, batch: StepBatch, metrics: MetricSums) -> None:
+        """Remember what the rollout does not hold."""
+        self.episodes.take(batch)
+        self._journal.take(self._actions[batch.env_ids], batch)
+        metrics.take(batch)
+
+    def _send(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._device)  # sync: once a rollout
 
     def on_its_stream(self) -> AbstractContextManager[object]:
         """Where its work on a GPU is queued, apart from the learner's."""
         return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
 
-    def _decide(self, storage: RolloutStorage, t: int, group: int) -> None:
-        """Act for those of the group that are here, and send them on."""
-        ids, place = self._ids[group], self.pool.groups[group]
-        with self.clock.phase("inference"):
-            actions = self._acting.act(storage, t, group, *self._seen[group])
-        if self._late[place].any():
-            here = ~self._late[place]
-            ids, actions = ids[here], actions[here]
-        self._actions[ids], self._step_of[ids] = actions, t
-        with self.clock.phase("env"):
-            self.pool.send(actions, ids)
-        self._sent_at[group] = time.perf_counter()
-
-    def _receive(self, storage: RolloutStorage, t: int, group: int, metrics: MetricSums) -> None:
-        """Store what came of the group's decisions at step `t`."""
-        with self.clock.phase("env"):
-            batch = self._wait_for(group)
-        with self.clock.phase("store"):
-            ids, size = batch.env_ids, len(self._ids[group])
-            if len(ids) == size and not self._late[ids].any():
-                self._seen[group] = _Seen(batch.obs, batch.action_mask)
-                storage.write_outcome(t, batch)
-            else:
-                self._see_some(group, batch)
-                self._late[self._ids[group]] = True
-                self._late[ids] = False
-                known = self._step_of[ids] >= 0
-                storage.write_outcome(self._step_of[ids[known]], batch.rows(known))
-            self.episodes.take(batch)
-            self._journal.take(self._actions[ids], batch)
-            metrics.take(batch)
-
-    def _wait_for(self, group: int) -> StepBatch:
-        """The group's outcomes: of all of it, or of those who are not late."""
-        place = self.pool.groups[group]
-        if self._waits:
-            return self.pool.recv(len(self._ids[group]), place)
-        expected = int(np.count_nonzero(~self._late[place]))
-        patience = max(_LEAST_PATIENCE_S, _USUAL_TIMES * self._usual_s[group])
-        batch = self.pool.recv(expected, place, patience)
-        while 2 * len(batch.env_ids) < len(self._ids[group]):  # if most are late, nobody is
-            if not self._wanted():
-                raise GatheringInterruptedError
-            more = self.pool.recv(expected - len(batch.env_ids), place, patience)
-            batch = batch.joined(more)
-        if len(batch.env_ids) >= expected:
-            took = time.perf_counter() - self._sent_at[group]
-            self._usual_s[group] += 0.1 * (took - self._usual_s[group])
-        return batch
-
-    def _see_some(self, group: int, batch: StepBatch) -> None:
-        """The group sees what it saw, and what `batch` shows of some."""
-        rows = batch.env_ids - self.pool.groups[group].start
-        obs = {leaf: value.copy() for leaf, value in self._seen[group].obs.items()}
-        for leaf, value in batch.obs.items():
-            obs[leaf][rows] = value
-        mask = self._seen[group].mask
-        if mask is not None:
-            mask = mask.copy()
-            mask[rows] = batch.action_mask
-        self._seen[group] = _Seen(obs, mask)
-
-    def _give_up_on_the_late(self, storage: RolloutStorage) -> int:
-        """What they were sent belongs to this rollout, and their answers will come after it."""
-        late = np.flatnonzero(self._late & (self._step_of >= 0))
-        if late.size:
-            storage.cut(self._step_of[late], late)
-            self._step_of[late] = -1
-        return len(late)
-
-    def _last_obs(self) -> DeviceObs:
-        leaves = self._seen[0].obs
-        seen = {leaf: np.concatenate([group.obs[leaf] for group in self._seen]) for leaf in leaves}
-        return {
-            leaf: torch.from_numpy(value).to(self._device)  # sync: from pageable memory
-            for leaf, value in seen.items()
-        }
-
     def state(self) -> dict[str, np.ndarray]:
         """Everything needed to go on from here, by name; copies."""
         journal = self._journal.journal()._asdict()
-        leaves = self._seen[0].obs
-        last = {
-            f"last_obs.{leaf}": np.concatenate([group.obs[leaf] for group in self._seen])
-            for leaf in leaves
-        }
+        last = {f"last_obs.{leaf}": value.copy() for leaf, value in self.pool.seen[0].items()}
         episodes = {name: value.copy() for name, value in self.episodes.state().items()}
         noise = {"noise_rng": self.policy.generator.get_state().numpy()}
-        return {**episodes, **journal, **last, **noise, "late": self._late.copy()}
+        return {**episodes, **journal, **last, **noise, "busy": self._busy()}
+
+    def _busy(self) -> np.ndarray:
+        """Who is amid a step, so that what it sees is not where it stands."""
+        return np.zeros(self.pool.n_envs, bool)
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Bring every environment back to where it stood; those that began anew, by number."""
@@ -205,16 +129,13 @@ class Gatherer:
         self.policy.generator.set_state(torch.from_numpy(state["noise_rng"]))
         self.episodes.restore(state)
         batch = self.pool.reset(self.seed, journal)
-        self._late[:] = False
-        self._look_at(batch)
         arrived = batch.valid.copy()
         restarted = np.flatnonzero(~arrived)
         self._journal.restore(journal, restarted)
         self.episodes.forget(restarted)
         for leaf, value in batch.obs.items():
             same = value == state[f"last_obs.{leaf}"]
-            # Whoever was late then had its row written over while it was under way.
-            arrived &= same.reshape(len(same), -1).all(axis=1) | state["late"]
+            arrived &= same.reshape(len(same), -1).all(axis=1) | state["busy"]
         if not arrived.all():
             warnings.warn(
                 f"{int((~arrived).sum())} of {len(arrived)} environments could not be brought "
@@ -223,3 +144,60 @@ class Gatherer:
                 stacklevel=2,
             )
         return restarted
+
+
+class FreeGatherer(Gatherer):
+    """Every environment at its own pace: nobody waits for another until the rollout is full.
+
+    Whoever is ready is acted for. When half have all their steps, the others get a little longer;
+    the steps that they miss are gaps, and what they are amid is dropped when it comes.
+    """
+
+    def __init__(
+        self, pool: Pool, policy: Policy, clock: Clock, seed: int, device: torch.device
+    ) -> None:
+        super().__init__(pool, policy, clock, seed, device)
+        self._step_of = np.full(pool.n_envs, _NOT_ASKED)
+
+    def _gather(
+        self, storage: RolloutStorage, metrics: MetricSums, wanted: Callable[[], bool]
+    ) -> int:
+        n_envs, n_steps, began = storage.n_envs, storage.n_steps, time.perf_counter()
+        taken, ends = np.zeros(n_envs, np.int64), math.inf
+        self._go_on(storage, self._ids[self._step_of == _NOT_ASKED], taken)
+        while (asked := int((self._step_of >= 0).sum())) and time.perf_counter() < ends:
+            if not wanted():
+                raise GatheringInterruptedError
+            patience = min(_LONGEST_WAIT_S, max(0.0, ends - time.perf_counter()))
+            with self.clock.phase("env"):
+                batch = self.pool.recv(min(asked, -(-n_envs // 4)), patience=patience)
+            ids = batch.env_ids
+            if not ids.size:
+                continue
+            with self.clock.phase("store"):
+                ours = self._step_of[ids] >= 0
+                kept = batch if ours.all() else batch.rows(ours)
+                storage.write_outcome(self._step_of[kept.env_ids], kept)
+                self._count(batch, metrics)
+                taken[ids] += ours
+                self._step_of[ids] = _NOT_ASKED
+            self._go_on(storage, ids[taken[ids] < n_steps], taken)
+            if ends == math.inf and 2 * np.count_nonzero(taken == n_steps) >= n_envs:
+                now = time.perf_counter()
+                ends = now + max(_SHORTEST_TAIL_S, _TAIL * (now - began))
+        late = self._ids[self._step_of >= 0]
+        storage.cut(self._step_of[late], late)
+        self._step_of[late] = _ELSEWHERE
+        return len(late)
+
+    def _go_on(self, storage: RolloutStorage, ids: np.ndarray, taken: np.ndarray) -> None:
+        if ids.size:
+            self._step_of[ids] = taken[ids]
+            self._send_on(storage, taken[ids], ids)
+
+    def _busy(self) -> np.ndarray:
+        return self._step_of != _NOT_ASKED
+
+    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        self._step_of[:] = _NOT_ASKED
+        return super().restore(state)

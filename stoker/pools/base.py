@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.errors import BadValueError
+from stoker.pools.rows import Rows
 from stoker.pools.spaces import ActionCodec
-from stoker.types import EnvSpec, EpisodeJournal, StepBatch
+from stoker.types import EnvSpec, EpisodeJournal, HostObs, StepBatch
 
 
 class Infos(NamedTuple):
@@ -22,6 +23,8 @@ class Infos(NamedTuple):
 
 class BasePool(ABC):
     """A pool: `send` actions, `recv` whoever is ready, or `step` everyone. See `types.Pool`."""
+
+    _rows: Rows
 
     def __init__(self, spec: EnvSpec, n_envs: int) -> None:
         self.spec, self.n_envs = spec, n_envs
@@ -54,6 +57,11 @@ class BasePool(ABC):
         """Step everyone with policy actions [N, A]."""
         self.send(actions, self._everyone)
         return self.recv(self.n_envs)
+
+    @property
+    def seen(self) -> tuple[HostObs, np.ndarray | None]:
+        """See `types.Pool`."""
+        return self._rows.obs, self._rows.action_mask
 
     def faults(self) -> dict[str, int]:
         """How often each kind of fault was mended so far; a pool that mends nothing has none."""

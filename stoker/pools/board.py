@@ -25,7 +25,10 @@ AnyBell = Bell | NamedBell
 
 
 class Board:
-    """One block of memory, laid out alike in every process. Each worker has two bells."""
+    """One block of memory, laid out alike in every process.
+
+    Each worker has a bell to be called by, and all ring one to answer.
+    """
 
     def __init__(
         self,
@@ -47,15 +50,18 @@ class Board:
         self.told = np.frombuffer(memory, np.uint8, 1, place)
         """Whether somebody has said where what environments print goes."""
         place += padded(1)
+        self.wish = np.frombuffer(memory, np.int64, 3, place)
+        """Whom the trainer waits for: a first environment, the one after the last, how many."""
+        place += padded(self.wish.nbytes)
         if bells is None:
-            bells = [Bell(memory, place + i * bell.SIZE) for i in range(2 * n_workers)]
-        self.calls, self.answers = bells[:n_workers], bells[n_workers:]
+            bells = [Bell(memory, place + i * bell.SIZE) for i in range(n_workers + 1)]
+        *self.calls, self.answer = bells
 
     @classmethod
     def make(cls, context: Any, spec: EnvSpec, n_envs: int, n_workers: int) -> Board:
         """A board in new shared memory, to be handed to workers as they start."""
-        size = Rows.size(spec, n_envs) + padded(n_envs) + padded(n_workers) + padded(1)
-        count = 2 * n_workers
+        size = Rows.size(spec, n_envs) + sum(map(padded, (n_envs, n_workers, 1, 24)))
+        count = n_workers + 1
         named: list[AnyBell] | None = None
         if not semaphores_can_be_shared():
             named = [NamedBell(context) for _ in range(count)]

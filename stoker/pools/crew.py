@@ -77,6 +77,7 @@ class Crew:
 
     def start(self) -> None:
         """Start all at once, and wait until each has made its environments."""
+        self._board.answer.clear()
         with starting_workers(self._context):
             for number in range(len(self._shares)):
                 self._hands.append(self._launch(number, None))
@@ -88,7 +89,6 @@ class Crew:
         ours, theirs = self._context.Pipe()
         stacks, their_stacks = self._context.Pipe(duplex=False)
         self._board.calls[number].clear()
-        self._board.answers[number].clear()
         self._board.mail[number] = 0
         task = Task(
             number,
@@ -128,9 +128,9 @@ class Crew:
         for number in set(self._worker_of[env_ids].tolist()):
             self._board.calls[number].ring()
 
-    def wait_for(self, env_id: int, seconds: float) -> None:
-        """Sleep until the worker of an environment has something to show."""
-        self._board.answers[int(self._worker_of[env_id])].wait(seconds)
+    def wait(self, seconds: float) -> None:
+        """Sleep until a worker has something to show."""
+        self._board.answer.wait(seconds)
         if self._keep_infos:
             self._listen(0.0)  # a worker whose pipe is full waits for that
 

@@ -30,9 +30,7 @@ from stoker.pools.values import ValueCheck
 from stoker.types import EnvSpec, EpisodeJournal, StepBatch
 
 _SLICE_S = 0.02
-"""How long to sleep at most before looking again, where a bell will tell."""
-_SHORT_SLICE_S = 0.0005
-"""And where it may be any of several bells."""
+"""How long to sleep at most before looking whether all is well."""
 _DONE = bytes([DONE])
 
 
@@ -138,6 +136,7 @@ class ProcessPool(BasePool):
         span = slice(first, last)
         everyone_done, seen = _DONE * (last - first), self._state_bytes[span]
         deadline = math.inf if patience is None else time.monotonic() + patience
+        self._board.wish[:] = first, last, at_least  # before looking, so that no ring is missed
         self._crew.attend()
         while True:
             if seen == everyone_done:
@@ -158,8 +157,7 @@ class ProcessPool(BasePool):
         left = deadline - time.monotonic()
         if found >= at_least or not missing or left <= 0:
             return as_range(np.flatnonzero(done) + span.start)
-        slice_s = _SLICE_S if found + missing <= at_least else _SHORT_SLICE_S
-        self._crew.wait_for(span.start + int(owing.argmax()), min(slice_s, left))
+        self._crew.wait(min(_SLICE_S, left))
         return None
 
     def _hand_out(self, pick: slice | np.ndarray) -> StepBatch | None:

@@ -60,7 +60,7 @@ class Slot:
         """Whether the next action is to be answered with a new episode instead of a step."""
         self._closed = False
         action = rows.spec.action
-        self._scalar_actions = rows.action.data if action.kind == "discrete" else None
+        self._scalar_actions = rows.action if action.kind == "discrete" else None
         self._rewards: Any = rows.reward.data
         self._ordinary = False  # terminated and truncated False, valid True, in the row as it is
         self._has_extras = bool(rows.spec.metric_names) or rows.spec.has_mask

@@ -70,8 +70,8 @@ class Worker:
     def __init__(self, pipe: Connection, task: Task) -> None:
         self._pipe, self._task = pipe, task
         board, number = task.board, task.number
-        self._call, self._answer = board.calls[number], board.answers[number]
-        self._states = board.states.data
+        self._call, self._answer = board.calls[number], board.answer
+        self._states, self._wish = board.states.data, board.wish.data
         self._slots: list[Slot] = []
         self._shares: list[_Share] = []
         self._last_share = -1
@@ -137,7 +137,7 @@ class Worker:
                 self._take()
             if self._queue:
                 self._step_queued(me)
-                self._answer.ring()
+                self._answer_if_wished()
             elif me is self and mail[number]:
                 mail[number] = 0
                 if not self._read_mail():
@@ -186,6 +186,17 @@ class Worker:
                 f"Environment {slot.index} returned an info that cannot be sent from its worker: "
                 f"{type(error).__name__}: {error}. Keep plain values and arrays in it."
             ) from error
+
+    def _answer_if_wished(self) -> None:
+        """Wake the trainer once as many are done as it waits for, not for every share.
+
+        Whoever is done last sees that all are. Should two not see each other's last write, the
+        trainer looks by itself before long.
+        """
+        first, last, least = self._wish
+        done = self._states[first:last].tobytes()
+        if done.count(DONE) + done.count(CUT) >= least:
+            self._answer.ring()
 
     def _report(self, error: EnvError) -> None:
         if isinstance(error, BadValueError) and not self._task.truncate_bad_values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from stoker.types import DeviceObs, EnvSpec, HostObs, Policy, PolicyOutput, Rollout, StepBatch
 
 _ROWS_AT_ONCE = 8192  # of one forward pass: enough to fill a GPU, little enough for its memory
-_FIXED_BYTES = 5 * 4 + 8 + 3  # two log-probabilities, two values, reward; version; three flags
+_FIXED_BYTES = 4 * 4 + 8 + 3  # a log-probability, two values, reward; version; three flags
 
 
 class RolloutStorage:
@@ -29,22 +30,30 @@ class RolloutStorage:
         """Of the weights that acted."""
         discrete = not spec.action.continuous
 
-        def field(*tail: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(*shape, *tail, dtype=dtype, device=device)
+        def field(*tail: int, dtype: torch.dtype = torch.float32, more: int = 0) -> Tensor:
+            return torch.zeros(n_steps + more, n_envs, *tail, dtype=dtype, device=device)
 
-        def leaves(*rows: int) -> DeviceObs:
-            return {
-                name: torch.zeros(
-                    *rows, *leaf.shape, dtype=getattr(torch, leaf.dtype), device=device
-                )
-                for name, leaf in spec.observation.items()
-            }
-
+        action_type = torch.int64 if discrete else torch.float32
+        leaves = {
+            name: (leaf.shape, getattr(torch, leaf.dtype))
+            for name, leaf in spec.observation.items()
+        }
+        # Decisions have a row more than there are steps: whoever acts for everyone at once, as a
+        # CUDA graph must, sends there what is not wanted.
+        self._decisions = _Decisions(
+            obs={name: field(*tail, dtype=dtype, more=1) for name, (tail, dtype) in leaves.items()},
+            action=field(spec.action.width, dtype=action_type, more=1),
+            action_mask=(
+                field(spec.mask_width, dtype=torch.bool, more=1) if spec.has_mask else None
+            ),
+            log_prob=field(more=1),
+        )
+        wanted = self._decisions.first(n_steps)
         self._rollout = Rollout(
-            obs=leaves(*shape),
-            action=field(spec.action.width, dtype=torch.int64 if discrete else torch.float32),
-            action_mask=field(spec.mask_width, dtype=torch.bool) if spec.has_mask else None,
-            behaviour_log_prob=field(),
+            obs=wanted.obs,
+            action=wanted.action,
+            action_mask=wanted.action_mask,
+            behaviour_log_prob=wanted.log_prob,
             policy_version=field(dtype=torch.int64),
             log_prob=field(),
             value=field(),
@@ -55,7 +64,10 @@ class RolloutStorage:
             valid=field(dtype=torch.bool),
             last_value=torch.zeros(n_envs, device=device),
         )
-        self._last_obs = leaves(n_envs)
+        self._last_obs: DeviceObs = {
+            name: torch.zeros(n_envs, *tail, dtype=dtype, device=device)
+            for name, (tail, dtype) in leaves.items()
+        }
         self._finals: list[tuple[np.ndarray, HostObs]] = []  # flat places, and what was seen there
         pinned = device.type == "cuda"
         self._staged = {
@@ -75,8 +87,8 @@ class RolloutStorage:
         leaves = spec.observation.values()
         observed = sum(prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
         acted = spec.action.width * (4 if spec.action.continuous else 8) + spec.mask_width
-        rows = n_steps * n_envs
-        return rows * (observed + acted + _FIXED_BYTES) + n_envs * (observed + 4)
+        decided = (n_steps + 1) * n_envs * (observed + acted + 4)
+        return decided + n_steps * n_envs * _FIXED_BYTES + n_envs * (observed + 4)
 
     @property
     def steps_taken(self) -> int:
@@ -92,24 +104,16 @@ class RolloutStorage:
             staged.fill(0)
 
     def write_decision(
-        self,
-        t: int | Tensor,
-        group: slice,
-        obs: DeviceObs,
-        mask: Tensor | None,
-        output: PolicyOutput,
+        self, t: Any, place: Any, obs: DeviceObs, mask: Tensor | None, output: PolicyOutput
     ) -> None:
-        """What the policy saw and did at step `t`, for a range of environments.
-
-        `t` may be a tensor [1], so that the write can be captured once and replayed.
-        """
-        kept = self._rollout
+        """What the policy saw and did: at step `t`, of a range of environments; or a step each."""
+        kept = self._decisions
         for leaf, value in obs.items():
-            _put(kept.obs[leaf], t, group, value)
+            kept.obs[leaf][t, place] = value
         if mask is not None and kept.action_mask is not None:
-            _put(kept.action_mask, t, group, mask)
-        _put(kept.action, t, group, output.action)
-        _put(kept.behaviour_log_prob, t, group, output.log_prob)
+            kept.action_mask[t, place] = mask
+        kept.action[t, place] = output.action
+        kept.log_prob[t, place] = output.log_prob
 
     def write_outcome(self, t: np.ndarray | int, batch: StepBatch) -> None:
         """What came of it: at step `t`, of a range of environments; or of any, at a step each."""
@@ -177,8 +181,19 @@ class RolloutStorage:
             final_value.index_copy_(0, place, policy.value(seen))
 
 
-def _put(field: Tensor, t: int | Tensor, group: slice, value: Tensor) -> None:
-    if isinstance(t, int):
-        field[t, group].copy_(value)
-    else:
-        field[:, group].index_copy_(0, t, value.unsqueeze(0).to(field.dtype))
+class _Decisions(NamedTuple):
+    """What is written as the policy acts, [T + 1, N, ...]."""
+
+    obs: DeviceObs
+    action: Tensor
+    action_mask: Tensor | None
+    log_prob: Tensor
+
+    def first(self, steps: int) -> _Decisions:
+        mask = self.action_mask
+        return _Decisions(
+            {leaf: value[:steps] for leaf, value in self.obs.items()},
+            self.action[:steps],
+            None if mask is None else mask[:steps],
+            self.log_prob[:steps],
+        )

@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from stoker.algos import ppo
 from stoker.algos.returns import ReturnScaler
-from stoker.collect.gather import Gatherer
+from stoker.collect.gather import FreeGatherer, Gatherer
 from stoker.collect.in_step import InStepCollector
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
@@ -209,7 +209,8 @@ def _make_collector(
         in_step = InStepCollector(gatherer, RolloutStorage(*shape, device))
         return _Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
     acting, collect_clock = make_policy(pool.spec, config, device), PhaseClock()
-    gatherer = Gatherer(pool, acting, collect_clock, config.run.seed, device, waits=False)
+    kind = FreeGatherer if elsewhere else Gatherer
+    gatherer = kind(pool, acting, collect_clock, config.run.seed, device)
     storages = (RolloutStorage(*shape, device), RolloutStorage(*shape, device))
     overlapped = OverlappedCollector(
         gatherer, storages, Weights(policy, acting), clock, ahead=mode == "overlap"
