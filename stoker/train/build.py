@@ -28,6 +28,7 @@ from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.base import BasePool
 from stoker.pools.choose import Probe, choose, probe
+from stoker.pools.envpool import EnvPoolPool, is_envpool
 from stoker.pools.inline import InlinePool
 from stoker.pools.open import open_pool
 from stoker.pools.spaces import describe_env
@@ -200,11 +201,12 @@ def _make_pool(
 ) -> tuple[BasePool, Config, list[Decision]]:
     """The pool, the config with the number of environments there really are, and why."""
     if isinstance(source, VectorEnv):
-        adapted = VectorPool(source, config.env.env, config.env.check_bounds)
+        kind, adapter = ("envpool", EnvPoolPool) if is_envpool(source) else ("vector", VectorPool)
+        adapted = adapter(source, config.env.env, config.env.check_bounds)
         why = f"a vector environment was given, {source.num_envs} wide"
         config = _with_n_envs(config, adapted.n_envs)
         _check_fit(config, adapted.spec, device)
-        return adapted, config, [Decision("pool", "vector", why)]
+        return adapted, config, [Decision("pool", kind, why)]
     if isinstance(source, gymnasium.Env):
         given = source
         found = probe(config.env.env, given)
