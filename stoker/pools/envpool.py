@@ -8,7 +8,7 @@ that is ignored: that row is no transition, so it is not valid. Seeds are set by
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.spaces import Dict
@@ -33,7 +33,7 @@ class EnvPoolPool(BasePool):
     def __init__(
         self, envs: VectorEnv[Any, Any, Any], name: str, check_bounds: bool = True
     ) -> None:
-        self._envs: Any = envs
+        self._envs = cast(Any, envs)
         config = self._envs.config
         n_envs, self._batch_size = int(config["num_envs"]), int(config["batch_size"])
         _check(config)
