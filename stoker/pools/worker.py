@@ -18,7 +18,6 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -179,6 +178,9 @@ class Worker:
         self._step_times.append((time.monotonic() - began) / stepped)
 
     def _send_infos(self, slot: Slot) -> None:
+        if not slot.info and not slot.final_info:
+            return
+        self._task.board.noted[slot.index] = 1  # before it is sent, which may have to wait
         try:
             self._say("infos", (slot.index, slot.infos))
         except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -257,16 +259,10 @@ class Worker:
 
     def _do(self, kind: str, contents: dict[int, tuple[Any, ...]]) -> list[Any]:
         """Have each of some environments do something, with arguments each."""
-        ways: dict[str, Callable[..., Any]] = {
-            "start": Slot.start,
-            "restart": Slot.restart,
-            "call": Slot.call,
-            "set_attr": Slot.set_attr,
-        }
         results = []
         slots = {slot.index: slot for slot in self._slots}
         for env_id, arguments in contents.items():
-            results.append(ways[kind](slots[env_id], *arguments))
+            results.append(getattr(slots[env_id], kind)(*arguments))
             if kind in ("start", "restart"):
                 if self._task.keep_infos:
                     self._send_infos(slots[env_id])
