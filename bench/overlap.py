@@ -166,9 +166,9 @@ def train(
 
     try:
         loop.run(session, watch, StopRequest(None))
+        wall = parts.clock.elapsed()
     finally:
         parts.close()
-    wall = parts.clock.elapsed()
     collected = sum(parts.collect_clock.total[phase] for phase in COLLECTING)
     learned = parts.clock.total["update"]
     return Speed(

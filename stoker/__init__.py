@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from stoker.config import Config as Config
     from stoker.train.agent import PPO as PPO
     from stoker.train.devices import resolve_here as resolve
+    from stoker.train.vec import make_sb3_vec as make_sb3_vec
+    from stoker.train.vec import make_vec as make_vec
 
 __version__ = "0.1.0"
-__all__ = ["PPO", "Config", "resolve", "train"]
+__all__ = ["PPO", "Config", "make_sb3_vec", "make_vec", "resolve", "train"]
 
 _HOMES = {
     "PPO": ("stoker.train.agent", "PPO"),
     "Config": ("stoker.config", "Config"),
+    "make_sb3_vec": ("stoker.train.vec", "make_sb3_vec"),
+    "make_vec": ("stoker.train.vec", "make_vec"),
     "resolve": ("stoker.train.devices", "resolve_here"),
 }
 

@@ -32,6 +32,10 @@ class EnvError(StokerError):
     """An environment raised, or hung, or returned something its spaces do not allow."""
 
 
+class MissingAttributeError(EnvError, AttributeError):
+    """An environment has no attribute of that name."""
+
+
 class BadValueError(EnvError):
     """An environment returned something that its spaces or Gymnasium do not allow."""
 

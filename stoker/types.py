@@ -234,6 +234,8 @@ class Pool(Protocol):
     n_envs: int
     groups: tuple[slice, ...]
     """Ranges of environments that alternate: one is thought about while another steps."""
+    handful: int
+    """How many are worth acting for at once, so that nobody who steps runs out of work."""
     memory: Any
     """The block that observations are views of, for whoever wants to pin it; None where there is
     none that lasts."""

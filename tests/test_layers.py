@@ -214,3 +214,15 @@ def test_from_environment_step_to_gradient_step_is_a_short_read() -> None:
     files += [HOUSE / "pools" / "base.py", HOUSE / "train" / "loop.py"]
     assert len(files) > 10
     assert sum(len(path.read_text().splitlines()) for path in files) <= 1500
+
+
+def test_every_explicit_synchronisation_carries_its_label() -> None:
+    found = [
+        (path.name, line)
+        for path in HOUSE.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if ".synchronize()" in line
+    ]
+    assert found
+    for name, line in found:
+        assert "# sync:" in line, (name, line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -70,24 +71,32 @@ class MetricSums:
     """Means of what environments report of themselves, over the steps that report it."""
 
     def __init__(self) -> None:
+        self._reported: list[Mapping[str, np.ndarray]] = []
         self._sums: dict[str, tuple[float, int]] = {}
 
     def take(self, batch: StepBatch) -> None:
-        for name, values in batch.metrics.items():
-            reported = values[np.isfinite(values)]
-            self._add(name, float(reported.sum()), len(reported))
+        if batch.metrics:  # summed later, all at once: environments are waiting now
+            self._reported.append({name: value.copy() for name, value in batch.metrics.items()})
 
     def merge(self, other: MetricSums) -> None:
         """Count what `other` counted as well."""
-        for name, (total, count) in other._sums.items():
+        for name, (total, count) in other._summed().items():
             self._add(name, total, count)
+
+    def means(self) -> dict[str, float]:
+        return {f"env/{name}": total / n for name, (total, n) in self._summed().items() if n}
+
+    def _summed(self) -> dict[str, tuple[float, int]]:
+        for name in dict.fromkeys(name for some in self._reported for name in some):
+            values = np.concatenate([some[name] for some in self._reported if name in some])
+            known = values[np.isfinite(values)]
+            self._add(name, float(known.sum(dtype=np.float64)), known.size)
+        self._reported.clear()
+        return self._sums
 
     def _add(self, name: str, total: float, count: int) -> None:
         so_far, steps = self._sums.get(name, (0.0, 0))
         self._sums[name] = so_far + total, steps + count
-
-    def means(self) -> dict[str, float]:
-        return {f"env/{name}": total / n for name, (total, n) in self._sums.items() if n}
 
 
 class JournalKeeper:

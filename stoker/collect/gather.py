@@ -55,6 +55,7 @@ class Gatherer:
         self._actions = np.zeros(
             (pool.n_envs, action.width), np.float32 if action.continuous else np.int64
         )
+        self._step_of = np.full(pool.n_envs, _NOT_ASKED)
         pool.reset(seed)
         self._acting = make_acting(pool, policy, device)
 
@@ -63,13 +64,15 @@ class Gatherer:
     ) -> Gathered:
         """T steps of everyone under the policy's present weights, called `version`."""
         with self.on_its_stream():
-            storage.begin(version)
-            self._acting.begin(storage)
+            with self.clock.phase("store"):
+                storage.begin(version)
+                self._acting.begin(storage)
             metrics = MetricSums()
             late = self._gather(storage, metrics, wanted)
-            storage.end({leaf: self._send(value) for leaf, value in self.pool.seen[0].items()})
-            if self.stream is not None:
-                self.stream.synchronize()  # sync: the rollout is handed to another stream
+            with self.clock.phase("store"):
+                storage.end({leaf: self._send(value) for leaf, value in self.pool.seen[0].items()})
+                if self.stream is not None:
+                    self.stream.synchronize()  # sync: the rollout is handed to another stream
         return Gathered(storage.steps_taken, late, metrics)
 
     def _gather(
@@ -121,7 +124,7 @@ class Gatherer:
 
     def _busy(self) -> np.ndarray:
         """Who is amid a step, so that what it sees is not where it stands."""
-        return np.zeros(self.pool.n_envs, bool)
+        return self._step_of != _NOT_ASKED
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Bring every environment back to where it stood; those that began anew, by number."""
@@ -153,12 +156,6 @@ class FreeGatherer(Gatherer):
     the steps that they miss are gaps, and what they are amid is dropped when it comes.
     """
 
-    def __init__(
-        self, pool: Pool, policy: Policy, clock: Clock, seed: int, device: torch.device
-    ) -> None:
-        super().__init__(pool, policy, clock, seed, device)
-        self._step_of = np.full(pool.n_envs, _NOT_ASKED)
-
     def _gather(
         self, storage: RolloutStorage, metrics: MetricSums, wanted: Callable[[], bool]
     ) -> int:
@@ -170,7 +167,7 @@ class FreeGatherer(Gatherer):
                 raise GatheringInterruptedError
             patience = min(_LONGEST_WAIT_S, max(0.0, ends - time.perf_counter()))
             with self.clock.phase("env"):
-                batch = self.pool.recv(min(asked, -(-n_envs // 4)), patience=patience)
+                batch = self.pool.recv(min(asked, self.pool.handful), patience=patience)
             ids = batch.env_ids
             if not ids.size:
                 continue
@@ -194,9 +191,6 @@ class FreeGatherer(Gatherer):
         if ids.size:
             self._step_of[ids] = taken[ids]
             self._send_on(storage, taken[ids], ids)
-
-    def _busy(self) -> np.ndarray:
-        return self._step_of != _NOT_ASKED
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
         self._step_of[:] = _NOT_ASKED

@@ -71,7 +71,9 @@ class OverlappedCollector(InStepCollector):
         self._weights.publish(self.version)
         if self.gatherer.stream is not None:
             # The storage learned from goes back to the collector, which writes on its own stream.
-            torch.cuda.current_stream().synchronize()  # sync: the update is over
+            over = torch.cuda.Event(blocking=True)  # sleeps: workers need the cores
+            over.record()
+            over.synchronize()  # sync: the update is over
 
     def state(self) -> dict[str, np.ndarray]:
         """As in step: a rollout that is under way will be gathered again from its beginning."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker.errors import BadValueError
 from stoker.pools.rows import Rows
 from stoker.pools.spaces import ActionCodec
 from stoker.types import EnvSpec, EpisodeJournal, HostObs, StepBatch
@@ -31,6 +30,7 @@ class BasePool(ABC):
         self.codec = ActionCodec(spec.action)
         self._everyone = np.arange(n_envs)
         self.groups: tuple[slice, ...] = (slice(0, n_envs),)
+        self.handful = n_envs
         self.memory: Any = None
         self.last_infos: list[Infos] = []
         """Of the last batch, by row, where the pool was made to keep them."""
@@ -74,6 +74,45 @@ class BasePool(ABC):
         self.close()
 
 
+class DirectPool(BasePool):
+    """A pool that made its environments itself, so that each can be spoken to."""
+
+    @abstractmethod
+    def restart(
+        self,
+        env_ids: np.ndarray,
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None = None,
+    ) -> StepBatch:
+        """Reset some with seeds of the caller's; their later episodes begin without one."""
+
+    @abstractmethod
+    def ask(self, what: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+        """What `Slot.<what>` returns for some environments, with the arguments of each."""
+
+    def call(
+        self, name: str, *arguments: Any, env_ids: Sequence[int] | None = None, **keywords: Any
+    ) -> list[Any]:
+        """What a method of each environment returns, or an attribute of each is."""
+        chosen = range(self.n_envs) if env_ids is None else env_ids
+        return self.ask("call", dict.fromkeys(chosen, (name, arguments, keywords)))
+
+    def get_attr(self, name: str, env_ids: Sequence[int]) -> list[Any]:
+        """An attribute of each environment, be it a method."""
+        return self.ask("get_attr", dict.fromkeys(env_ids, (name,)))
+
+    def set_attr(
+        self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None
+    ) -> None:
+        """Set an attribute of each environment, to a value each."""
+        chosen = range(self.n_envs) if env_ids is None else env_ids
+        self.ask("set_attr", {i: (name, v) for i, v in zip(chosen, values, strict=True)})
+
+    def classes(self, env_ids: Sequence[int]) -> list[set[str]]:
+        """Names of all classes that each environment and its wrappers are instances of."""
+        return self.ask("classes", dict.fromkeys(env_ids, ()))
+
+
 def replay_of(
     journal: EpisodeJournal | None, env_id: int, codec: ActionCodec
 ) -> tuple[int, np.ndarray | None]:
@@ -84,23 +123,3 @@ def replay_of(
     if length < 0:  # too long to have been kept: the next episode begins
         return episode + 1, None
     return episode, codec.encode(journal.actions[:length, env_id])
-
-
-def read_mask(given: Any, env_id: int, spec: EnvSpec) -> np.ndarray:
-    """The action mask [M] that an environment gave, with a choice left of each action."""
-    mask = np.asarray(given, bool).reshape(-1)
-    if mask.size != spec.mask_width:
-        raise BadValueError(
-            f"Environment {env_id} gave an action mask of {mask.size} entries; it needs "
-            f"{spec.mask_width}, one for each choice of each action."
-        )
-    place = 0
-    for choices in spec.action.nvec:
-        if not mask[place : place + choices].any():
-            raise BadValueError(
-                f"Environment {env_id} gave an action mask that allows no action: "
-                f"{mask.astype(int).tolist()}. Leave at least one choice of each action, or "
-                "end the episode."
-            )
-        place += choices
-    return mask

@@ -44,6 +44,9 @@ class Board:
         place = Rows.size(spec, n_envs)
         self.states = np.frombuffer(memory, np.uint8, n_envs, place)
         place += padded(n_envs)
+        self.noted = np.frombuffer(memory, np.uint8, n_envs, place)
+        """Whether an environment's worker has written its infos to the pipe: not if empty."""
+        place += padded(n_envs)
         self.mail = np.frombuffer(memory, np.uint8, n_workers, place)
         """Whether the trainer has written to a worker's pipe."""
         place += padded(n_workers)
@@ -60,7 +63,7 @@ class Board:
     @classmethod
     def make(cls, context: Any, spec: EnvSpec, n_envs: int, n_workers: int) -> Board:
         """A board in new shared memory, to be handed to workers as they start."""
-        size = Rows.size(spec, n_envs) + sum(map(padded, (n_envs, n_workers, 1, 24)))
+        size = Rows.size(spec, n_envs) + sum(map(padded, (n_envs, n_envs, n_workers, 1, 24)))
         count = n_workers + 1
         named: list[AnyBell] | None = None
         if not semaphores_can_be_shared():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, NamedTuple
 
@@ -62,8 +63,10 @@ def _allowed(mask: np.ndarray, spec: EnvSpec) -> np.ndarray:
     return ActionCodec(spec.action).encode(choice)[0]
 
 
-def choose(step_wall_s: float, n_envs: int, cores: int, n_workers: int = 0) -> Choice:
-    """The quicker pool for `n_envs` environments that take `step_wall_s` a step."""
+def choose(
+    step_wall_s: float, n_envs: int, cores: int, n_workers: int = 0, asked: str = "auto"
+) -> Choice:
+    """The quicker pool for `n_envs` environments that take `step_wall_s` a step, or that asked."""
     workers = min(n_workers or cores, n_envs)
     inline = n_envs * step_wall_s
     per_worker = -(-n_envs // workers)
@@ -74,6 +77,11 @@ def choose(step_wall_s: float, n_envs: int, cores: int, n_workers: int = 0) -> C
             f": {n_envs} one after the other {inline * 1e3:.2f} ms, in {workers} worker processes "
             f"{process * 1e3:.2f} ms"
         )
-    if process < inline:
-        return Choice("process", workers, costs)
-    return Choice("inline", 0, costs)
+    quicker = "process" if process < inline else "inline"
+    pool, reason = (quicker, costs) if asked == "auto" else (asked, f"asked for; {costs}")
+    return Choice(pool, workers if pool == "process" else 0, reason)
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,10 +22,13 @@ from stoker.pools.board import ASKED, DONE, IDLE, RESETTING, STEPPING, Board
 from stoker.pools.faults import FaultLog
 from stoker.pools.launch import starting_workers
 from stoker.pools.worker import Task, work
+from stoker.types import StepBatch
 
 _LOOK_EVERY_S = 0.1
 _GRACE_S = 5.0
 """For workers to close their environments, before they are killed."""
+
+_NOTHING, _NOTHING_AT_THE_END = Infos({}, None), Infos({}, {})
 
 Stand = tuple[int | None, int]
 """The seed and the episode that an environment is in."""
@@ -131,7 +134,7 @@ class Crew:
     def wait(self, seconds: float) -> None:
         """Sleep until a worker has something to show."""
         self._board.answer.wait(seconds)
-        if self._keep_infos:
+        if self._board.noted.any():
             self._listen(0.0)  # a worker whose pipe is full waits for that
 
     def tell(self, kind: str, contents: dict[int, Any], has_deadline: bool = True) -> list[Any]:
@@ -171,6 +174,18 @@ class Crew:
         while not self._hands[number].ready:
             self._listen(0.05)
             self._check_starts()
+
+    def take_infos(self, batch: StepBatch) -> list[Infos]:
+        """The infos of a batch, by row: those that workers wrote, and for the others empty ones."""
+        ids, noted = batch.env_ids, self._board.noted
+        if noted[ids].any():
+            self.hear(ids)
+        noted[ids] = 0
+        over = (batch.terminated | batch.truncated) & batch.valid
+        return [
+            self.infos.pop(env_id, _NOTHING_AT_THE_END if ended else _NOTHING)
+            for env_id, ended in zip(ids.tolist(), over.tolist(), strict=True)
+        ]
 
     def hear(self, env_ids: np.ndarray) -> None:
         """Read what the workers of these environments have reported so far."""

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from stoker.config.schema import FaultSettings
 from stoker.errors import BadValueError
-from stoker.pools.base import BasePool, replay_of
+from stoker.pools.base import DirectPool, replay_of
 from stoker.pools.faults import FaultLog
 from stoker.pools.rows import Rows, as_range
-from stoker.pools.slot import MakeEnv, Slot
+from stoker.pools.slot import MakeEnvs, Slot
 from stoker.pools.values import ValueCheck
 from stoker.types import EnvSpec, EpisodeJournal, StepBatch
 
 
-class InlinePool(BasePool):
+class InlinePool(DirectPool):
     """The simplest pool, and the reference for the others."""
 
     def __init__(
         self,
-        make_env: MakeEnv,
+        make_env: MakeEnvs,
         spec: EnvSpec,
         n_envs: int,
         settings: FaultSettings | None = None,
@@ -47,7 +47,6 @@ class InlinePool(BasePool):
         seeds: Sequence[int | None],
         options: dict[str, Any] | None = None,
     ) -> StepBatch:
-        """Reset some with seeds of the caller's; their later episodes begin without one."""
         for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
             self._slots[env_id].restart(seed, options)
         return self._with_infos(self._check.accept(self._rows.batch(as_range(env_ids))))
@@ -78,14 +77,8 @@ class InlinePool(BasePool):
             self.last_infos = [self._slots[i].infos for i in batch.env_ids.tolist()]
         return batch
 
-    def call(self, name: str, *arguments: Any) -> list[Any]:
-        """What a method of each environment returns, or an attribute of each is."""
-        return [slot.call(name, arguments) for slot in self._slots]
-
-    def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of each environment, to a value each."""
-        for slot, value in zip(self._slots, values, strict=True):
-            slot.set_attr(name, value)
+    def ask(self, what: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+        return [getattr(self._slots[i], what)(*given) for i, given in arguments.items()]
 
     def faults(self) -> dict[str, int]:
         return dict(self._log.counts)

@@ -9,9 +9,10 @@ that nothing is left behind however the processes end.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -19,13 +20,13 @@ import numpy as np
 
 from stoker.config.schema import FaultSettings
 from stoker.errors import BadValueError, ConfigError, StokerError, WorkerError
-from stoker.pools.base import BasePool, replay_of
+from stoker.pools.base import DirectPool, replay_of
 from stoker.pools.board import ASKED, CUT, DONE, IDLE, RENEW, Board
 from stoker.pools.crew import Crew, Stand
 from stoker.pools.faults import FaultLog
 from stoker.pools.launch import process_context
 from stoker.pools.rows import EVERYONE, as_range
-from stoker.pools.slot import MakeEnv
+from stoker.pools.slot import MakeEnvs
 from stoker.pools.values import ValueCheck
 from stoker.types import EnvSpec, EpisodeJournal, StepBatch
 
@@ -34,12 +35,12 @@ _SLICE_S = 0.02
 _DONE = bytes([DONE])
 
 
-class ProcessPool(BasePool):
+class ProcessPool(DirectPool):
     """N environments over `n_workers` processes, in two groups where each worker can have both."""
 
     def __init__(
         self,
-        make_env: MakeEnv,
+        make_env: MakeEnvs,
         spec: EnvSpec,
         n_envs: int,
         n_workers: int,
@@ -51,6 +52,8 @@ class ProcessPool(BasePool):
         n_workers = min(n_workers, n_envs)
         if n_envs >= 2 * n_workers:
             self.groups = (slice(0, n_envs // 2), slice(n_envs // 2, n_envs))
+        # While this many gather, a worker with k environments still has most of the others to step.
+        self.handful = max(1, (n_envs - n_workers) // 4)
         self._log, self._check = FaultLog(settings), ValueCheck(spec, settings.check_bounds)
         self._seeds: list[int | None] = [0] * n_envs
         self._episodes = np.zeros(n_envs, np.int64)
@@ -97,7 +100,6 @@ class ProcessPool(BasePool):
         seeds: Sequence[int | None],
         options: dict[str, Any] | None = None,
     ) -> StepBatch:
-        """Reset some with seeds of the caller's; their later episodes begin without one."""
         self._refuse_busy(env_ids)
         for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
             self._seeds[env_id] = seed
@@ -106,15 +108,8 @@ class ProcessPool(BasePool):
             self._seeds[env_id] = None
         return self._with_infos(self._check.accept(self._rows.batch(as_range(env_ids))))
 
-    def call(self, name: str, *arguments: Any) -> list[Any]:
-        """What a method of each environment returns, or an attribute of each is."""
-        given = dict.fromkeys(range(self.n_envs), (name, arguments))
-        return self._crew.tell("call", given, has_deadline=False)
-
-    def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of each environment, to a value each."""
-        pairs = zip(range(self.n_envs), values, strict=True)
-        self._crew.tell("set_attr", {i: (name, value) for i, value in pairs})
+    def ask(self, what: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+        return self._crew.tell(what, dict(arguments), has_deadline=False)
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         self._refuse_busy(env_ids)
@@ -179,8 +174,7 @@ class ProcessPool(BasePool):
 
     def _with_infos(self, batch: StepBatch) -> StepBatch:
         if self._keep_infos:
-            self._crew.hear(batch.env_ids)
-            self.last_infos = [self._crew.infos[i] for i in batch.env_ids.tolist()]
+            self.last_infos = self._crew.take_infos(batch)
         return batch
 
     def _stand_of(self, env_id: int) -> Stand:
@@ -195,8 +189,13 @@ class ProcessPool(BasePool):
     def close(self) -> None:
         self._crew.dismiss()
 
+    def __del__(self) -> None:
+        """Workers must not outlive the pool: its memory is given to the next one."""
+        with contextlib.suppress(Exception):
+            self.close()
 
-def _pickled(make_env: MakeEnv) -> bytes:
+
+def _pickled(make_env: MakeEnvs) -> bytes:
     try:
         return cloudpickle.dumps(make_env)
     except Exception as error:

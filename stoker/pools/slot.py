@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import numbers
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from stoker.errors import BadValueError, EnvError
-from stoker.pools.base import Infos, read_mask
+from stoker.errors import BadValueError, EnvError, MissingAttributeError
+from stoker.pools.base import Infos
 from stoker.pools.blame import API, CHECK, blame, refusal, sketch
 from stoker.pools.rows import Rows
 from stoker.pools.spaces import describe
+from stoker.pools.values import read_mask
 from stoker.types import HostObs
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+MakeEnvs = MakeEnv | Sequence[MakeEnv]
+"""How to make every environment of a pool, or each of its own."""
 _PAUSE_S = 0.05
 """Before an environment that could not be renewed is tried again; twice as long each time."""
 
@@ -45,12 +48,13 @@ class Slot:
 
     def __init__(
         self,
-        make_env: MakeEnv,
+        make_envs: MakeEnvs,
         rows: Rows,
         index: int,
         on_reset: Callable[[int], None] = lambda index: None,
     ) -> None:
-        self._make_env, self.rows, self.index, self._on_reset = make_env, rows, index, on_reset
+        self.rows, self.index, self._on_reset = rows, index, on_reset
+        self._make_env = make_envs[index] if isinstance(make_envs, Sequence) else make_envs
         self._seed: int | None = 0
         self._episode = 0
         self._episode_seed: int | None = 0
@@ -60,11 +64,11 @@ class Slot:
         """Whether the next action is to be answered with a new episode instead of a step."""
         self._closed = False
         action = rows.spec.action
-        self._scalar_actions = rows.action if action.kind == "discrete" else None
+        self._scalar_actions = rows.action.data if action.kind == "discrete" else None
         self._rewards: Any = rows.reward.data
         self._ordinary = False  # terminated and truncated False, valid True, in the row as it is
         self._has_extras = bool(rows.spec.metric_names) or rows.spec.has_mask
-        self._adopt(make_env())
+        self._adopt(self._make_env())
         self._vector = self._plain_vector()
 
     def _adopt(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -229,11 +233,22 @@ class Slot:
     def infos(self) -> Infos:
         return Infos(self.info, self.final_info)
 
-    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+    def call(self, name: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         """What a method of the environment returns, or an attribute of it is; through wrappers."""
+        found = self.get_attr(name)
         try:
-            found = self.env.get_wrapper_attr(name)
-            return found(*arguments) if callable(found) else found
+            return found(*arguments, **keywords) if callable(found) else found
+        except (Exception, SystemExit) as error:
+            raise blame(self.index, name, error, self._episode_seed) from error
+
+    def get_attr(self, name: str) -> Any:
+        """An attribute of the environment, or of the wrapper that has it."""
+        try:
+            return self.env.get_wrapper_attr(name)
+        except AttributeError as error:
+            raise MissingAttributeError(
+                f"Environment {self.index} has no attribute {name!r}: {error}"
+            ) from error
         except (Exception, SystemExit) as error:
             raise blame(self.index, name, error, self._episode_seed) from error
 
@@ -243,6 +258,18 @@ class Slot:
             self.env.set_wrapper_attr(name, value)
         except (Exception, SystemExit) as error:
             raise blame(self.index, f"set {name}", error, self._episode_seed) from error
+
+    def classes(self) -> set[str]:
+        """Names of all classes that the environment and its wrappers are instances of.
+
+        Names, as to send a class from elsewhere here would import its module, and torch perhaps.
+        """
+        found, layer = set[str](), self.env
+        while True:
+            found |= {f"{kind.__module__}.{kind.__qualname__}" for kind in type(layer).__mro__}
+            if not isinstance(layer, gymnasium.Wrapper):
+                return found
+            layer = layer.env
 
     def close(self) -> None:
         self.env.close()

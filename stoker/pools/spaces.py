@@ -91,10 +91,17 @@ def _leaf(space: Any, where: str) -> LeafSpec:
         )
     remedy = (
         "wrap the environment with gymnasium.wrappers.FlattenObservation to turn it into a Box"
-        if getattr(space, "is_np_flattenable", False)
+        if _is_flattenable(space)
         else "write a gymnasium.ObservationWrapper that turns it into one of these"
     )
     raise SpaceError(f"{where} is {space}. Stoker reads Box, Discrete and Dict of these; {remedy}.")
+
+
+def _is_flattenable(space: Any) -> bool:
+    try:
+        return bool(getattr(space, "is_np_flattenable", False))
+    except NotImplementedError:  # a space of the user's own that does not say
+        return False
 
 
 def _bound(values: np.ndarray) -> tuple[float, ...]:

@@ -103,3 +103,23 @@ def _describe(
             f"{np.array2string(np.asarray(values[row] + start), threshold=12)}. Mend it, or clip "
             "it in a wrapper.",
         )
+
+
+def read_mask(given: Any, env_id: int, spec: EnvSpec) -> np.ndarray:
+    """The action mask [M] that an environment gave, with a choice left of each action."""
+    mask = np.asarray(given, bool).reshape(-1)
+    if mask.size != spec.mask_width:
+        raise BadValueError(
+            f"Environment {env_id} gave an action mask of {mask.size} entries; it needs "
+            f"{spec.mask_width}, one for each choice of each action."
+        )
+    place = 0
+    for choices in spec.action.nvec:
+        if not mask[place : place + choices].any():
+            raise BadValueError(
+                f"Environment {env_id} gave an action mask that allows no action: "
+                f"{mask.astype(int).tolist()}. Leave at least one choice of each action, or "
+                "end the episode."
+            )
+        place += choices
+    return mask

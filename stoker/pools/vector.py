@@ -9,10 +9,10 @@ from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from stoker.errors import ConfigError
-from stoker.pools.base import BasePool, read_mask
+from stoker.pools.base import BasePool
 from stoker.pools.rows import Rows
 from stoker.pools.spaces import describe
-from stoker.pools.values import ValueCheck
+from stoker.pools.values import ValueCheck, read_mask
 from stoker.types import EpisodeJournal, HostObs, StepBatch
 
 

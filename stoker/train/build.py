@@ -24,14 +24,16 @@ from stoker.config.check import largest_divisor
 from stoker.config.presets import PRESETS, largest_that_fits
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
-from stoker.errors import CheckpointError, ConfigError, WorkerError
+from stoker.errors import CheckpointError, ConfigError
 from stoker.learn.executor import executable
 from stoker.learn.learner import Learner
 from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.base import BasePool
 from stoker.pools.choose import Probe, choose, probe
+from stoker.pools.envpool import EnvPoolPool, is_envpool
 from stoker.pools.inline import InlinePool
+from stoker.pools.open import open_pool
 from stoker.pools.process import ProcessPool
 from stoker.pools.spaces import describe_env
 from stoker.pools.vector import VectorPool
@@ -267,11 +269,12 @@ def _make_pool(
 ) -> tuple[BasePool, Config, list[Decision]]:
     """The pool, the config with the number of environments there really are, and why."""
     if isinstance(source, VectorEnv):
-        adapted = VectorPool(source, config.env.env, config.env.check_bounds)
+        kind, adapter = ("envpool", EnvPoolPool) if is_envpool(source) else ("vector", VectorPool)
+        adapted = adapter(source, config.env.env, config.env.check_bounds)
         why = f"a vector environment was given, {source.num_envs} wide"
         config = _with_n_envs(config, adapted.n_envs)
         _check_fit(config, adapted.spec, device)
-        return adapted, config, [Decision("pool", "vector", why)]
+        return adapted, config, [Decision("pool", kind, why)]
     if isinstance(source, gymnasium.Env):
         given = source
         found = probe(config.env.env, given)
@@ -292,21 +295,12 @@ def _make_pool(
 def _pool_of_many(
     config: Config, source: EnvFactory, found: Probe
 ) -> tuple[BasePool, Config, list[Decision]]:
-    n_envs, cores = config.env.n_envs, devices.usable_cores()
-    source = source.unchecked()  # the one that was tried was checked
-    choice = choose(found.step_wall_s, n_envs, cores, config.env.n_workers)
-    kind = choice.pool if config.env.pool == "auto" else config.env.pool
-    reason = choice.reason if config.env.pool == "auto" else f"asked for; {choice.reason}"
-    if kind == "process":
-        workers = min(config.env.n_workers or cores, n_envs)
-        try:
-            process = ProcessPool(source, found.spec, n_envs, workers, config.env)
-            return process, config, [Decision("pool", f"process, {workers} workers", reason)]
-        except WorkerError as error:
-            warnings.warn(f"Stepping environments inline instead: {error}", stacklevel=2)
-            reason = "worker processes could not start"
-    inline = InlinePool(source, found.spec, n_envs, config.env)
-    return inline, config, [Decision("pool", "inline", reason)]
+    n_envs, cores, env = config.env.n_envs, devices.usable_cores(), config.env
+    choice = choose(found.step_wall_s, n_envs, cores, env.n_workers, env.pool)
+    unchecked = source.unchecked()  # the one that was tried was checked
+    pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env)
+    chosen = choice.pool + (f", {choice.n_workers} workers" if choice.n_workers else "")
+    return pool, config, [Decision("pool", chosen, choice.reason)]
 
 
 def _with_n_envs(config: Config, n_envs: int) -> Config:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from stoker.config.load import resolve
 from stoker.config.schema import Config
 from stoker.errors import ConfigError
+from stoker.pools.choose import usable_cores as usable_cores
 
 
 def find_device(wanted: str) -> torch.device:
@@ -42,11 +42,6 @@ def set_up(device: torch.device, precision: str, threads: int) -> None:
         tf32 = precision == "tf32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32
-
-
-def usable_cores() -> int:
-    """Cores this process may run on, which can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory(device: torch.device) -> int:

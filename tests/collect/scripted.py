@@ -1,6 +1,7 @@
 """A pool in memory whose environments are late when a script says so, and policies to go with it.
 
-No clock is involved: how late an environment is, is counted in the times that it was asked for.
+How late an environment is, is counted in the times that it was asked for, and so is the time that
+passes: no clock is involved.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stoker.types import (
     DeviceObs,
     EnvSpec,
     EpisodeJournal,
+    HostObs,
     LeafSpec,
     PolicyOutput,
     StepBatch,
@@ -33,6 +35,25 @@ SPEC = EnvSpec(
     has_mask=True,
     metric_names=("number",),
 )
+NEVER = 10**9
+"""Asks: longer than any rollout takes, so it is late until the test releases it."""
+
+
+class AsksForTime:
+    """Stands in for the module `time`: a tick passes whenever a scripted pool is asked."""
+
+    def __init__(self) -> None:
+        self.tick = 2.0**-10
+        """Seconds; a power of two, so that sums are exact."""
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+TIME = AsksForTime()
+TAIL = 21
+"""So many asks begin within 20 ms."""
 
 
 class Kind(NamedTuple):
@@ -48,8 +69,9 @@ class ScriptedPool(BasePool):
     One action is forbidden at each place, and doing it all the same is an error.
 
     `delays[env, k]` is how often environment `env`, counted from 0, is asked for in vain after its
-    k-th action; whoever asks without patience gets it all the same. As worker processes do, the
-    pool writes an environment's next observation over its row while that is under way.
+    k-th action, if it is not released before; whoever asks without patience gets it all the same.
+    As worker processes do, the pool writes an environment's next observation over its row while
+    that is under way.
     """
 
     def __init__(
@@ -67,6 +89,8 @@ class ScriptedPool(BasePool):
         self.fails_at = fails_at
         self.sent = np.zeros(n_envs, np.int64)
         self.sends: list[tuple[int, ...]] = []
+        self.patience: list[float | None] = []
+        """Of every time that it was asked."""
         self.taken: list[list[int]] = [[] for _ in range(n_envs)]
         self._history: list[list[int]] = [[] for _ in range(n_envs)]
         self._episode = np.zeros(n_envs, np.int64)
@@ -77,6 +101,16 @@ class ScriptedPool(BasePool):
         self._reward = np.zeros(n_envs, np.float32)
         self._number = np.zeros(n_envs, np.float32)
         self._flags = {name: np.zeros(n_envs, bool) for name in ("terminated", "truncated")}
+
+    @property
+    def seen(self) -> tuple[HostObs, np.ndarray | None]:
+        return {PLAIN: self._obs}, self._mask
+
+    def release(self, *envs: int) -> None:
+        """These are late no longer, and must have been."""
+        for env in envs:
+            assert self._waiting[env] > 0
+            self._waiting[env] = 0
 
     def where(self, env: int) -> np.ndarray:
         """What an environment shows now: env, episode and step; and a trace of its actions."""
@@ -128,6 +162,8 @@ class ScriptedPool(BasePool):
     ) -> StepBatch:
         if self.fails_at is not None and self.sent.sum() >= self.fails_at:
             raise EnvError("out of ideas")
+        self.patience.append(patience)
+        TIME.now += TIME.tick
         place = among or slice(0, self.n_envs)
         asked = [env for env in sorted(self._waiting) if place.start <= env < place.stop]
         assert at_least <= len(asked), "it would wait for ever"

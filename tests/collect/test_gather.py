@@ -1,23 +1,25 @@
 """Filling a rollout: groups make no difference, and nobody waits for an environment that is late.
 
 The pool is scripted: it says which environment is late after which of its actions, and how often
-it is asked for in vain. So every row is known beforehand.
+it is asked for in vain; and time is what passes when it is asked. So every row is known beforehand.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from scripted import Kind, RowByRowPolicy, ScriptedPool
+from scripted import NEVER, TAIL, TIME, Kind, RowByRowPolicy, ScriptedPool
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from stoker.algos import ppo
-from stoker.collect.gather import Gathered, Gatherer, GatheringInterruptedError
+from stoker.collect import gather
+from stoker.collect.gather import FreeGatherer, Gathered, Gatherer, GatheringInterruptedError
 from stoker.config.schema import PPOSettings
 from stoker.monitor.phases import PhaseClock
 from stoker.storage.rollout import RolloutStorage
@@ -29,6 +31,13 @@ KINDS = {0: Kind(3), 1: Kind(4, False), 2: Kind(1), 3: Kind(100), 4: Kind(5, Fal
 SETTINGS = PPOSettings(n_steps=STEPS, batch_size=STEPS, n_epochs=1, gamma=0.9, gae_lambda=0.8)
 LATE = 3
 """The environment that is late in these tests; its episodes do not end."""
+EVERYONE = tuple(range(ENVS))
+OTHERS = tuple(n for n in EVERYONE if n != LATE)
+
+
+@pytest.fixture(autouse=True)
+def _asks_for_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "time", TIME)
 
 
 class Filled(NamedTuple):
@@ -46,10 +55,10 @@ class Filled(NamedTuple):
 class Bench:
     """A gatherer on a scripted pool."""
 
-    def __init__(self, waits: bool = False, n_envs: int = ENVS, **pool: Any) -> None:
-        self.pool = ScriptedPool(n_envs, **{"kinds": KINDS, **pool})
-        self.gatherer = Gatherer(self.pool, RowByRowPolicy(), PhaseClock(), 0, CPU, waits=waits)
-        self._storage = RolloutStorage(self.pool.spec, STEPS, n_envs, CPU)
+    def __init__(self, kind: type[Gatherer] = FreeGatherer, **pool: Any) -> None:
+        self.pool = ScriptedPool(ENVS, **{"kinds": KINDS, **pool})
+        self.gatherer = kind(self.pool, RowByRowPolicy(), PhaseClock(), 0, CPU)
+        self._storage = RolloutStorage(self.pool.spec, STEPS, ENVS, CPU)
 
     def fill(self, version: int = 0) -> Filled:
         gathered = self.gatherer.fill(self._storage, version)
@@ -64,7 +73,7 @@ def same(first: Rollout, second: Rollout) -> bool:
 
 def others(field: Tensor) -> Tensor:
     """The columns of everyone but the late one."""
-    return field[:, [n for n in range(field.shape[1]) if n != LATE]]
+    return field[:, OTHERS]
 
 
 def check_the_others(found: Filled, expected: Filled) -> None:
@@ -80,7 +89,7 @@ def check_the_others(found: Filled, expected: Filled) -> None:
 @pytest.mark.parametrize("groups", [2, 3, 6])
 def test_groups_give_the_bits_that_one_group_gives(groups: int) -> None:
     delays = {(env, k): (env + k) % 3 for env in range(ENVS) for k in range(3 * STEPS)}
-    one, several = Bench(waits=True), Bench(waits=True, groups=groups, delays=delays)
+    one, several = Bench(Gatherer), Bench(Gatherer, groups=groups, delays=delays)
     for version in range(3):
         mine, theirs = one.fill(version), several.fill(version)
         assert same(mine.rollout, theirs.rollout)
@@ -92,119 +101,189 @@ def test_groups_give_the_bits_that_one_group_gives(groups: int) -> None:
         np.testing.assert_array_equal(several.gatherer.state()[name], value, name)
 
 
-def test_groups_alternate_in_a_fixed_order() -> None:
-    bench = Bench(waits=True, groups=2, delays={(0, 1): 5})
+def test_groups_alternate_in_a_fixed_order_and_all_of_a_group_is_waited_for() -> None:
+    bench = Bench(Gatherer, groups=2, delays={(0, 1): NEVER})
     bench.fill()
     assert bench.pool.sends == [(0, 1, 2), (3, 4, 5)] * STEPS
+    assert set(bench.pool.patience) == {None}
 
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_without_a_late_environment_not_waiting_gives_the_same_bits(groups: int) -> None:
-    patient, hasty = Bench(waits=True), Bench(groups=groups)
+    patient, hasty = Bench(Gatherer), Bench(groups=groups)
     for version in range(3):
-        assert same(patient.fill(version).rollout, hasty.fill(version).rollout)
+        mine, theirs = patient.fill(version), hasty.fill(version)
+        assert same(mine.rollout, theirs.rollout)
+        assert mine.gathered.metrics.means() == theirs.gathered.metrics.means()
+    for name, value in patient.gatherer.state().items():
+        np.testing.assert_array_equal(hasty.gatherer.state()[name], value, name)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_a_late_environment_leaves_gaps_and_its_outcome_lands_where_it_decided(groups: int) -> None:
-    """Asked for in vain at steps 2, 3 and 4, it comes back at step 5: three rows are gaps."""
-    prompt, bench = Bench(), Bench(groups=groups, delays={(LATE, 2): 3})
+def test_nobody_waits_for_an_environment_that_is_late() -> None:
+    """Asked for in vain three times, it is three steps behind, and makes them when others rest."""
+    bench = Bench(delays={(LATE, 2): 3})
+    bench.fill()
+    assert bench.pool.sends == [EVERYONE] * 3 + [OTHERS] * 3 + [EVERYONE] * 2 + [(LATE,)] * 3
+
+
+@pytest.mark.parametrize(
+    "delays",
+    [
+        {(LATE, 2): 3},
+        {(LATE, 0): TAIL},
+        {(LATE, 7): TAIL},
+        {(3, 1): 2, (5, 1): 4, (0, 4): 1},
+        {(env, k): (env * k + env) % 4 for env in range(3, ENVS) for k in range(2 * STEPS)},
+    ],
+    ids=["middle", "first", "last", "several", "often"],
+)
+def test_lateness_that_ends_within_the_rollout_leaves_no_trace(
+    delays: dict[tuple[int, int], int],
+) -> None:
+    """No gap, and everyone's rows are those of a rollout in which nobody was late."""
+    prompt, bench = Bench(), Bench(delays=delays)
+    for version in range(2):
+        expected, found = prompt.fill(version), bench.fill(version)
+        assert found.rollout.valid.all()
+        assert same(found.rollout, expected.rollout)
+        assert torch.equal(found.advantage, expected.advantage)
+        assert found.gathered.steps == STEPS * ENVS
+        assert found.gathered.late == 0
+        means = (filled.gathered.metrics.means()["env/number"] for filled in (found, expected))
+        assert next(means) == next(means)
+    state = bench.gatherer.state()
+    for name, value in prompt.gatherer.state().items():
+        mine, theirs = state[name], value
+        if name in ("returns", "lengths"):  # in the order in which episodes end
+            mine, theirs = np.sort(mine), np.sort(theirs)
+        np.testing.assert_array_equal(mine, theirs, name)
+
+
+@pytest.mark.parametrize("last", [0, 2, 5, 7])
+def test_a_late_environment_is_cut_where_the_rollout_ends_first(last: int) -> None:
+    prompt, bench = Bench(), Bench(delays={(LATE, last): NEVER})
     expected, found = prompt.fill(), bench.fill()
-    rollout = found.rollout
-    assert rollout.valid[:, LATE].tolist() == [True, True, True, False, False, False, True, True]
-    assert not rollout.truncated[:, LATE].any()  # its episode goes on
-    assert found.gathered == Gathered(STEPS * ENVS - 3, 0, found.gathered.metrics)
-    # Row 2 holds what came of row 2, though that was known only at step 5.
-    here = [0, 1, 2, 6, 7]
-    steps = rollout.obs[PLAIN][here, LATE, 0] - 1000 * LATE
-    assert steps.tolist() == [0, 1, 2, 3, 4]
-    taken = rollout.action[here, LATE, 0]
-    assert rollout.reward[here, LATE].tolist() == [
-        t + 1 + 0.25 * float(action) for t, action in enumerate(taken)
-    ]
-    # The trace of its actions, which it shows, is that of the actions in its valid rows alone.
-    traces = torch.cumsum(torch.arange(1, 6) * taken, 0)[:-1].to(torch.float32)
-    assert torch.equal(rollout.obs[PLAIN][here[1:], LATE, 1], traces)
+    rollout, gaps = found.rollout, STEPS - last
+    assert rollout.valid[:, LATE].tolist() == [True] * last + [False] * gaps
+    assert rollout.truncated[:, LATE].tolist() == [t == last for t in range(STEPS)]
+    assert not rollout.terminated[:, LATE].any()
+    assert (rollout.final_value[:, LATE] == 0).all()
+    assert (rollout.reward[last:, LATE] == 0).all()
+    assert found.gathered == Gathered(STEPS * ENVS - gaps, 1, found.gathered.metrics)
     check_the_others(found, expected)
+    # Up to there, and including what it saw and did there, its rows are those of a prompt one.
+    for name in ("action", "behaviour_log_prob", "value"):
+        mine, theirs = (getattr(each.rollout, name)[: last + 1, LATE] for each in (found, expected))
+        assert torch.equal(mine, theirs), name
+    mine, theirs = (each.rollout.obs[PLAIN][: last + 1, LATE] for each in (found, expected))
+    assert torch.equal(mine, theirs)
+    assert torch.equal(rollout.reward[:last, LATE], expected.rollout.reward[:last, LATE])
 
 
-def test_a_late_environment_has_the_advantages_of_its_steps_alone() -> None:
-    """As if its gaps were not there."""
-    rollout = (found := Bench(delays={(LATE, 2): 3}).fill()).rollout
-    here = [0, 1, 2, 6, 7]
-    value, reward = (field[here, LATE].tolist() for field in (rollout.value, rollout.reward))
-    value.append(float(rollout.last_value[LATE]))
-    running, expected = 0.0, []
-    for t in reversed(range(5)):
+@pytest.mark.parametrize("last", [0, 2, 5, 7])
+def test_a_late_environment_has_the_advantages_of_its_steps_alone(last: int) -> None:
+    """The row before the cut bootstraps from what the policy saw in the cut row."""
+    rollout = (found := Bench(delays={(LATE, last): NEVER}).fill()).rollout
+    value, reward = (field[:, LATE].tolist() for field in (rollout.value, rollout.reward))
+    running, expected = 0.0, list[float]()
+    for t in reversed(range(last)):
         running = reward[t] + 0.9 * value[t + 1] - value[t] + 0.72 * running
         expected.insert(0, running)
-    torch.testing.assert_close(found.advantage[here, LATE], torch.tensor(expected))
-    assert (found.advantage[3:6, LATE] == 0).all()
+    torch.testing.assert_close(found.advantage[:last, LATE], torch.tensor(expected))
+    assert (found.advantage[last:, LATE] == 0).all()
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_a_late_environment_is_cut_where_the_rollout_ends_first(groups: int) -> None:
-    prompt, bench = Bench(), Bench(groups=groups, delays={(LATE, 5): 4})
-    expected, found = prompt.fill(), bench.fill()
-    rollout = found.rollout
-    assert rollout.valid[:, LATE].tolist() == [True] * 5 + [False] * 3
-    assert rollout.truncated[:, LATE].tolist() == [False] * 5 + [True] + [False] * 2
-    assert (rollout.final_value[:, LATE] == 0).all()
-    assert found.gathered.late == 1
-    assert found.gathered.steps == STEPS * ENVS - 3
-    check_the_others(found, expected)
-    # The row before the cut bootstraps from what the policy saw in the cut row.
-    value, reward = rollout.value[:, LATE], rollout.reward[:, LATE]
-    last = reward[4] + 0.9 * value[5] - value[4]
-    torch.testing.assert_close(found.advantage[4, LATE], last)
-    torch.testing.assert_close(
-        found.advantage[3, LATE], reward[3] + 0.9 * value[4] - value[3] + 0.72 * last
-    )
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_it_rejoins_in_the_next_rollout_where_nothing_is_written_for_the_dropped_step(
-    groups: int,
+@pytest.mark.parametrize("last", [0, 5, 7])
+def test_it_rejoins_in_the_next_rollouts_first_row_and_the_dropped_step_is_nowhere(
+    last: int,
 ) -> None:
-    """Late at steps 5, 6 and 7 of the first rollout and at step 0 of the second."""
-    prompt, bench = Bench(), Bench(groups=groups, delays={(LATE, 5): 4})
+    prompt, bench = Bench(), Bench(delays={(LATE, last): NEVER})
     prompt.fill()
     bench.fill()
+    bench.pool.release(LATE)
     expected, found = prompt.fill(1), bench.fill(1)
     rollout = found.rollout
-    assert rollout.valid[:, LATE].tolist() == [False, False] + [True] * 6
+    assert rollout.valid.all()
     assert not rollout.truncated[:, LATE].any()
-    assert rollout.reward[:2, LATE].tolist() == [0.0, 0.0]
-    steps = rollout.obs[PLAIN][2:, LATE, 0] - 1000 * LATE
-    assert steps.tolist() == [6, 7, 8, 9, 10, 11]  # the dropped step was the sixth, and was made
-    assert found.gathered == Gathered(STEPS * ENVS - 2, 0, found.gathered.metrics)
+    steps = rollout.obs[PLAIN][:, LATE, 0] - 1000 * LATE
+    assert steps.tolist() == [last + 1 + t for t in range(STEPS)]  # the dropped step was made
+    taken = rollout.action[:, LATE, 0].tolist()
+    assert taken == bench.pool.taken[LATE][last + 1 :]
+    assert rollout.reward[:, LATE].tolist() == [
+        last + 2 + t + 0.25 * action for t, action in enumerate(taken)
+    ]
+    # Its noise is that of the rows where it stands.
+    log_prob = rollout.behaviour_log_prob[:, LATE]
+    assert torch.equal(log_prob, expected.rollout.behaviour_log_prob[:, LATE])
+    assert found.gathered == Gathered(STEPS * ENVS, 0, found.gathered.metrics)
     check_the_others(found, expected)
     assert bench.fill(2).rollout.valid.all()
 
 
+@pytest.mark.parametrize("terminates", [True, False])
+def test_an_episode_that_ends_with_the_dropped_step_ends_in_no_row(terminates: bool) -> None:
+    """Episodes of six: that of the dropped step is over, the next one's end is in row 5."""
+    kinds = {**KINDS, LATE: Kind(6, terminates)}
+    bench = Bench(kinds=kinds, delays={(LATE, 5): NEVER})
+    bench.fill()
+    bench.pool.release(LATE)
+    rollout = bench.fill(1).rollout
+    ends, never = [t == 5 for t in range(STEPS)], [False] * STEPS
+    assert rollout.terminated[:, LATE].tolist() == (ends if terminates else never)
+    assert rollout.truncated[:, LATE].tolist() == (never if terminates else ends)
+    final = rollout.final_value[:, LATE] != 0
+    assert final.tolist() == (never if terminates else ends)
+    steps = rollout.obs[PLAIN][:, LATE, 0] - 1000 * LATE
+    assert steps.tolist() == [100, 101, 102, 103, 104, 105, 200, 201]
+
+
+def test_an_environment_can_be_cut_in_every_rollout() -> None:
+    """It makes six steps of the first rollout, the last of which is dropped, then five."""
+    prompt, bench = Bench(), Bench(delays={(LATE, 5): NEVER, (LATE, 10): NEVER})
+    for version in range(2):
+        expected, found = prompt.fill(version), bench.fill(version)
+        rows = 5 - version
+        assert rows == found.rollout.valid[:, LATE].sum()
+        assert found.rollout.valid[:rows, LATE].all()
+        assert found.rollout.truncated[:, LATE].tolist() == [t == rows for t in range(STEPS)]
+        assert found.gathered.late == 1
+        check_the_others(found, expected)
+        bench.pool.release(LATE)
+    third = bench.fill(2).rollout
+    assert third.valid.all()
+    assert third.obs[PLAIN][0, LATE, 0] == 1000 * LATE + 11
+
+
 def test_an_environment_that_is_late_for_a_whole_rollout_has_no_row_in_it() -> None:
-    bench = Bench(delays={(LATE, 7): STEPS + 2})
-    prompt = Bench()
-    first = bench.fill()
-    assert first.gathered.late == 1
+    prompt, bench = Bench(), Bench(delays={(LATE, 7): NEVER})
+    assert bench.fill().gathered.late == 1
     prompt.fill()
+    asked = len(bench.pool.patience)
     second = bench.fill(1)
     assert not second.rollout.valid[:, LATE].any()
     assert not second.rollout.truncated[:, LATE].any()
-    assert second.gathered.late == 0  # counted once
+    assert not second.rollout.terminated[:, LATE].any()
+    assert (second.advantage[:, LATE] == 0).all()
+    assert second.gathered == Gathered(STEPS * (ENVS - 1), 0, second.gathered.metrics)
+    assert len(bench.pool.patience) - asked == STEPS  # no longer than the others take
     check_the_others(second, prompt.fill(1))
-    third = bench.fill(2).rollout.valid[:, LATE].tolist()
-    assert third == [False, False] + [True] * 6
+    bench.pool.release(LATE)
+    third = bench.fill(2)
+    assert third.rollout.valid.all()
+    assert third.rollout.obs[PLAIN][0, LATE, 0] == 1000 * LATE + 8
+    check_the_others(third, prompt.fill(2))
 
 
 @pytest.mark.parametrize("length", [6, 7, 8])
 def test_what_a_dropped_step_earned_still_counts_in_the_episode(length: int) -> None:
     """Its sixth step is dropped; episodes of six end with it, the others after it."""
     kinds = {n: Kind(1000) for n in range(ENVS)} | {LATE: Kind(length)}
-    bench = Bench(kinds=kinds, delays={(LATE, 5): 4})
-    for version in range(2):
-        bench.fill(version)
+    bench = Bench(kinds=kinds, delays={(LATE, 5): NEVER})
+    bench.fill()
+    bench.pool.release(LATE)
+    bench.fill(1)
     taken = bench.pool.taken[LATE]
+    assert len(taken) == 6 + STEPS
     whole = len(taken) // length
     returns = [
         sum(t + 1 + 0.25 * action for t, action in enumerate(taken[n * length : (n + 1) * length]))
@@ -218,21 +297,25 @@ def test_what_a_dropped_step_earned_still_counts_in_the_episode(length: int) -> 
 
 def test_what_late_environments_report_is_counted_when_it_comes() -> None:
     """The pool reports of every step how many actions its environment was sent before."""
-    bench = Bench(delays={(LATE, 5): 4})
-    means = [bench.fill(version).gathered.metrics.means()["env/number"] for version in range(2)]
+    bench, means = Bench(delays={(LATE, 5): NEVER}), []
+    for version in range(2):
+        means.append(bench.fill(version).gathered.metrics.means()["env/number"])
+        if version == 0:
+            bench.pool.release(LATE)
     prompt = [*range(STEPS)] * (ENVS - 1)
     assert means[0] == pytest.approx(np.mean([*prompt, *range(5)]))
     later = [*range(STEPS, 2 * STEPS)] * (ENVS - 1)
-    assert means[1] == pytest.approx(np.mean([*later, *range(5, 12)]))
+    assert means[1] == pytest.approx(np.mean([*later, *range(5, 6 + STEPS)]))
 
 
+@pytest.mark.parametrize("delay", [1, 10 * TAIL])
 @pytest.mark.parametrize(
     "slow", [[2, 3, 4, 5], [0, 1, 2, 3], [0, 2, 4, 5], [0, 1, 3, 4, 5]], ids=str
 )
-def test_if_more_than_half_of_a_group_is_slow_nobody_is_late(slow: list[int]) -> None:
-    """Whoever comes first: everyone's rows are everyone's own."""
+def test_if_more_than_half_are_slow_nobody_is_cut(slow: list[int], delay: int) -> None:
+    """Until half have all their steps; whoever comes first: everyone's rows are their own."""
     prompt = Bench()
-    bench = Bench(delays={(env, k): 1 for env in slow for k in (0, 3, 4)})
+    bench = Bench(delays={(env, k): delay for env in slow for k in (0, 3, 4)})
     for version in range(2):
         expected, found = prompt.fill(version), bench.fill(version)
         assert same(found.rollout, expected.rollout)
@@ -240,52 +323,109 @@ def test_if_more_than_half_of_a_group_is_slow_nobody_is_late(slow: list[int]) ->
         assert found.gathered.steps == STEPS * ENVS
 
 
-def test_of_a_slow_group_those_are_late_who_do_not_come_with_the_first_half() -> None:
+@pytest.mark.parametrize("slow", [[3, 4, 5], [0, 2, 4], [1]], ids=str)
+def test_if_half_or_fewer_are_slow_they_are_cut(slow: list[int]) -> None:
+    found = Bench(delays={(env, 2): 10 * TAIL for env in slow}).fill()
+    gaps = (~found.rollout.valid).sum(0).tolist()
+    assert gaps == [STEPS - 2 if env in slow else 0 for env in EVERYONE]
+    assert found.gathered.late == len(slow)
+
+
+def test_those_are_cut_who_do_not_come_soon_after_the_first_half() -> None:
     """Four of six are slow, two of these far slower: the two alone have gaps."""
-    delays = {(env, 2): 1 for env in (0, 1)} | {(env, 2): 3 for env in (3, 4)}
-    found = Bench(delays=delays).fill().rollout
-    gaps = (~found.valid).sum(0).tolist()
-    assert gaps[0] == gaps[1] == gaps[2] == gaps[5] == 0
-    assert gaps[3] > 0
-    assert gaps[4] > 0
+    delays = {(env, 2): 3 * TAIL for env in (0, 1)} | {(env, 2): NEVER for env in (3, 4)}
+    found = Bench(delays=delays).fill()
+    gaps = (~found.rollout.valid).sum(0).tolist()
+    assert gaps == [0, 0, 0, STEPS - 2, STEPS - 2, 0]
+    assert found.gathered.late == 2
 
 
-def test_a_slow_group_does_not_make_the_other_late() -> None:
-    prompt = Bench()
-    bench = Bench(groups=2, delays={(env, 2): 2 for env in (0, 1, 2)})
-    assert same(bench.fill().rollout, prompt.fill().rollout)
-
-
-def test_several_are_late_at_once_and_come_back_one_by_one() -> None:
-    prompt, bench = Bench(), Bench(delays={(3, 1): 2, (5, 1): 4, (0, 4): 1})
+def test_several_are_late_at_once_and_each_is_cut_where_it_stands() -> None:
+    prompt, bench = Bench(), Bench(delays={(3, 1): NEVER, (5, 4): NEVER, (0, 2): 4})
     expected, found = prompt.fill(), bench.fill()
-    valid = found.rollout.valid
-    assert valid[:, 3].tolist() == [True, True, False, False] + [True] * 4
-    assert valid[:, 5].tolist() == [True, True] + [False] * 4 + [True] * 2
-    assert valid[:, 0].tolist() == [True] * 5 + [False] + [True] * 2
-    assert valid[:, [1, 2, 4]].all()
-    prompt_ones = [1, 2, 4]
+    valid, truncated = found.rollout.valid, found.rollout.truncated
+    assert valid[:, 3].tolist() == [t < 1 for t in range(STEPS)]
+    assert valid[:, 5].tolist() == [t < 4 for t in range(STEPS)]
+    assert truncated[:, 3].tolist() == [t == 1 for t in range(STEPS)]
+    assert truncated[:, 5].tolist() == [t == 4 for t in range(STEPS)]
+    prompt_ones = [0, 1, 2, 4]
+    assert valid[:, prompt_ones].all()
     assert torch.equal(found.advantage[:, prompt_ones], expected.advantage[:, prompt_ones])
+    assert found.gathered.late == 2
+    # They come back in different rollouts; each in its first row.
+    bench.pool.release(5)
+    second = bench.fill(1).rollout
+    assert not second.valid[:, 3].any()
+    assert second.valid[:, [0, 1, 2, 4, 5]].all()
+    bench.pool.release(3)
+    third = bench.fill(2).rollout
+    assert third.valid.all()
+    assert third.obs[PLAIN][0, 3, 0] == 3002
 
 
-@pytest.mark.parametrize("delay", [1, 3, 4, 20])
-def test_a_state_taken_while_one_is_late_brings_everyone_back(delay: int) -> None:
+@pytest.mark.parametrize(
+    ("tick", "slowness", "longer"),
+    [(2.0**-10, 0, 21), (2.0**-8, 0, 6), (2.0**-10, 12, 21), (0.25, 12, 6)],
+    ids=["20 ms", "fewer of 20 ms", "5 % is less", "5 %"],
+)
+def test_those_that_are_not_done_get_a_twentieth_longer_and_20_ms_at_least(
+    tick: float, slowness: int, longer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everyone is asked for 8 times, or 104 times: 5 % of that is begun with the sixth."""
+    monkeypatch.setattr(TIME, "tick", tick)
+    usual = {(env, k): slowness for env in EVERYONE for k in range(STEPS)}
+    for delay, cut in ((longer, 0), (longer + 1, 1)):
+        bench = Bench(delays={**usual, (LATE, 7): slowness + delay})
+        assert bench.fill().gathered.late == cut
+        asks = STEPS * (1 + slowness)
+        assert len(bench.pool.patience) == asks + longer
+        assert set(bench.pool.patience[:asks]) == {0.25}  # then it looks whether it is still wanted
+        left = [max(0.02, 0.05 * asks * tick) - n * tick for n in range(longer)]
+        assert bench.pool.patience[asks:] == pytest.approx([min(0.25, s) for s in left])
+
+
+def test_a_step_that_comes_late_wins_nobody_more_time() -> None:
+    """Asked for 11 times a step, it makes two in the time of the others' 8 and of 21 more."""
+    bench = Bench(delays={(LATE, k): 10 for k in range(STEPS)})
+    found = bench.fill()
+    assert len(bench.pool.patience) == STEPS + TAIL
+    assert found.rollout.valid[:, LATE].tolist() == [t < 2 for t in range(STEPS)]
+    assert found.rollout.truncated[:, LATE].tolist() == [t == 2 for t in range(STEPS)]
+
+
+def test_by_the_real_clock_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "time", time)
+    bench = Bench(delays={(LATE, 5): NEVER})
+    began = time.perf_counter()
+    found = bench.fill()
+    assert time.perf_counter() - began >= 0.02
+    assert found.rollout.valid[:, LATE].tolist() == [t < 5 for t in range(STEPS)]
+    assert found.gathered.late == 1
+
+
+@pytest.mark.parametrize("rollouts", [1, 2])
+@pytest.mark.parametrize("last", [0, 5, 7])
+def test_a_state_taken_while_one_is_late_brings_everyone_back(last: int, rollouts: int) -> None:
     """To where the journal says: before the step of which nothing is known yet."""
-    bench, other = Bench(delays={(LATE, 5): delay}), Bench()
-    bench.fill()
+    bench, other = Bench(delays={(LATE, last): NEVER}), Bench()
+    for version in range(rollouts):
+        bench.fill(version)
     state = {name: value.copy() for name, value in bench.gatherer.state().items()}
     other.fill()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert other.gatherer.restore(state).tolist() == []
-    known = 5 if delay > 2 else 8 - delay
-    assert state["running_length"][LATE] == state["length"][LATE] == known
+    assert state["busy"].tolist() == [env == LATE for env in EVERYONE]
+    assert state["running_length"][LATE] == state["length"][LATE] == last
+    assert state["actions"][:last, LATE, 0].tolist() == bench.pool.taken[LATE][:last]
+    assert other.pool.where(LATE)[0] == 1000 * LATE + last
     for name, value in other.gatherer.state().items():
         if name in ("episode", "length", "actions", "noise_rng", "returns", "running_return"):
             np.testing.assert_array_equal(value, state[name], name)
+    assert not other.gatherer.state()["busy"].any()
     rollout = other.fill(1).rollout
     assert rollout.valid.all()
-    assert rollout.obs[PLAIN][0, LATE, 0] == 1000 * LATE + known
+    assert rollout.obs[PLAIN][0, LATE, 0] == 1000 * LATE + last
     # The journal goes on as it should: a second state brings back what the first run goes on to.
     again = other.gatherer.state()
     third = Bench()
@@ -295,20 +435,57 @@ def test_a_state_taken_while_one_is_late_brings_everyone_back(delay: int) -> Non
     assert same(third.fill(2).rollout, other.fill(2).rollout)
 
 
+def test_a_state_after_one_came_back_holds_the_step_that_was_dropped() -> None:
+    bench, other = Bench(delays={(LATE, 5): NEVER}), Bench()
+    bench.fill()
+    bench.pool.release(LATE)
+    bench.fill(1)
+    state = bench.gatherer.state()
+    assert not state["busy"].any()
+    assert state["length"][LATE] == 6 + STEPS
+    assert state["actions"][:, LATE, 0].tolist() == bench.pool.taken[LATE]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.gatherer.restore(state)
+    assert same(other.fill(2).rollout, bench.fill(2).rollout)
+
+
+def test_who_is_not_amid_a_step_must_come_back_to_where_it_stood() -> None:
+    """A late environment excuses nobody else."""
+    bench, other = Bench(delays={(LATE, 5): NEVER}), Bench()
+    bench.fill()
+    state = {name: value.copy() for name, value in bench.gatherer.state().items()}
+    state[f"last_obs.{PLAIN}"][[0, LATE]] += 1
+    with pytest.warns(UserWarning, match="1 of 6 environments"):
+        other.gatherer.restore(state)
+
+
 def test_a_gatherer_restored_while_one_is_late_waits_for_nobody_from_before() -> None:
-    bench = Bench(delays={(LATE, 5): 50})
+    bench = Bench(delays={(LATE, 5): NEVER})
     bench.fill()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bench.gatherer.restore(bench.gatherer.state())
     found = bench.fill(1)
     assert found.rollout.valid.all()
+    assert found.rollout.obs[PLAIN][0, LATE, 0] == 1000 * LATE + 5
     assert found.gathered.late == 0
 
 
-def test_a_rollout_that_is_not_wanted_any_more_is_given_up() -> None:
-    bench = Bench()
+@pytest.mark.parametrize(("kind", "sent"), [(Gatherer, 2), (FreeGatherer, 3)])
+def test_a_rollout_that_is_not_wanted_any_more_is_given_up(kind: type[Gatherer], sent: int) -> None:
+    bench = Bench(kind)
     asked = iter([True, True, False])
+    with pytest.raises(GatheringInterruptedError):
+        bench.gatherer.fill(
+            RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU), 0, wanted=lambda: next(asked)
+        )
+    assert bench.pool.sent.tolist() == [sent] * ENVS
+
+
+def test_a_rollout_is_given_up_also_while_nobody_answers() -> None:
+    bench = Bench(delays={(env, 1): NEVER for env in EVERYONE})
+    asked = iter([True] * 50 + [False])
     with pytest.raises(GatheringInterruptedError):
         bench.gatherer.fill(
             RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU), 0, wanted=lambda: next(asked)

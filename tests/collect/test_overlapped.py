@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from counting import in_step
-from scripted import RowByRowPolicy, ScriptedPool
+from scripted import TAIL, TIME, RowByRowPolicy, ScriptedPool
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from stoker.collect.gather import Gatherer
+from stoker.collect import gather
+from stoker.collect.gather import FreeGatherer, Gatherer
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
 from stoker.config.schema import NetworkSettings
@@ -30,6 +31,12 @@ from stoker.types import PLAIN, Rollout, StepBatch
 
 CPU = torch.device("cpu")
 STEPS, ENVS = 8, 4
+
+
+@pytest.fixture(autouse=True)
+def _asks_for_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it waits for those that are late is counted in asks."""
+    monkeypatch.setattr(gather, "time", TIME)
 
 
 class Module(nn.Module):
@@ -47,7 +54,7 @@ class Bench:
         self.pool = pool
         self.policy, acting = RowByRowPolicy(), RowByRowPolicy()
         self.clock, self.collect_clock = PhaseClock(), PhaseClock()
-        gatherer = Gatherer(pool, acting, self.collect_clock, 0, CPU, waits=False)
+        gatherer = FreeGatherer(pool, acting, self.collect_clock, 0, CPU)
         first, second = (RolloutStorage(pool.spec, STEPS, pool.n_envs, CPU) for _ in range(2))
         weights = Weights(Module(self.policy), Module(acting))
         self.collector = OverlappedCollector(gatherer, (first, second), weights, self.clock, ahead)
@@ -154,13 +161,16 @@ def test_last_begins_nothing() -> None:
 
 
 def test_steps_late_ones_and_metrics_are_of_the_rollout_handed_over() -> None:
-    with overlapped(ScriptedPool(ENVS, delays={(1, STEPS - 1): 3})) as bench:
+    """It is late for the rest of the first rollout, for the whole second and at the third's first
+    ask, and then goes on from the third's first row."""
+    delay = 1 + TAIL + STEPS + 1
+    with overlapped(ScriptedPool(ENVS, delays={(1, STEPS - 1): delay})) as bench:
         found = []
         for _ in range(3):
             bench.iterate()
             found.append((bench.collector.steps, bench.collector.late))
         whole = STEPS * ENVS
-        assert found == [(whole - 1, 1), (whole - 3, 0), (whole, 0)]
+        assert found == [(whole - 1, 1), (whole - STEPS, 0), (whole, 0)]
 
 
 def test_metrics_are_means_since_the_last_call_and_of_rollouts_handed_over() -> None:
@@ -275,7 +285,9 @@ def test_the_learner_waits_and_the_thread_collects_each_on_its_own_clock() -> No
         assert set(bench.collect_clock.total) == {"inference", "env", "store"}
 
 
-def cartpole_run(seed: int, learn: Callable[[ActorCritic, Rollout], None]) -> list[Rollout]:
+def cartpole_run(
+    kind: type[Gatherer], seed: int, learn: Callable[[ActorCritic, Rollout], None]
+) -> list[Rollout]:
     """Four rollouts of CartPole, overlapped, with a learner that moves the weights."""
     trial = gymnasium.make("CartPole-v1")
     spec = describe_env("CartPole-v1", trial, {})
@@ -289,7 +301,7 @@ def cartpole_run(seed: int, learn: Callable[[ActorCritic, Rollout], None]) -> li
     policy, acting = policies
     rollouts = []
     with InlinePool(lambda: gymnasium.make("CartPole-v1"), spec, 3) as pool:
-        gatherer = Gatherer(pool, acting, PhaseClock(), seed, CPU, waits=False)
+        gatherer = kind(pool, acting, PhaseClock(), seed, CPU)
         first, second = (RolloutStorage(spec, 50, 3, CPU) for _ in range(2))
         weights = Weights(policy, acting)
         collector = OverlappedCollector(gatherer, (first, second), weights, PhaseClock())
@@ -303,7 +315,8 @@ def cartpole_run(seed: int, learn: Callable[[ActorCritic, Rollout], None]) -> li
     return rollouts
 
 
-def test_the_same_seed_gives_the_same_bits_though_threads_race() -> None:
+@pytest.mark.parametrize("kind", [Gatherer, FreeGatherer])
+def test_the_same_seed_gives_the_same_bits_though_threads_race(kind: type[Gatherer]) -> None:
     def learn(policy: ActorCritic, rollout: Rollout) -> None:
         now = policy({PLAIN: rollout.obs[PLAIN].flatten(0, 1)}, None, rollout.action.flatten(0, 1))
         loss = (now.value - rollout.reward.flatten()).square().mean() - now.log_prob.mean()
@@ -314,7 +327,7 @@ def test_the_same_seed_gives_the_same_bits_though_threads_race() -> None:
                 if parameter.grad is not None:
                     parameter -= 0.1 * parameter.grad
 
-    first, second, other = (cartpole_run(seed, learn) for seed in (3, 3, 4))
+    first, second, other = (cartpole_run(kind, seed, learn) for seed in (3, 3, 4))
     assert all(same(a, b) for a, b in zip(first, second, strict=True))
     assert not any(same(a, b) for a, b in zip(first, other, strict=True))
     assert not torch.equal(first[2].log_prob, first[2].behaviour_log_prob)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -343,3 +344,17 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
         "torch: [0.0, 0.0]",
         "steps: [0.0, 1.0]",
     ]
+
+
+def test_a_pool_that_is_forgotten_takes_its_workers_along() -> None:
+    """Its memory goes to the next pool, which they would disturb."""
+    pool = ProcessPool(Counter, spec_of(Counter()), 4, 2)
+    pool.reset(seed=0)
+    workers = [hand.process.pid for hand in pool._crew._hands]
+    assert all(psutil.pid_exists(pid) for pid in workers)
+    del pool
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while any(psutil.pid_exists(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

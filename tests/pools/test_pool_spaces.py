@@ -55,6 +55,10 @@ def test_where_an_image_keeps_its_channels(shape: tuple[int, ...], last: bool) -
     assert leaf_of(spaces.Box(0, 255, shape, np.uint8)).channels_last is last
 
 
+def test_a_space_of_the_users_own_is_refused_in_words() -> None:
+    assert "write a gymnasium.ObservationWrapper" in refusal(spaces.Space(shape=(2,)))
+
+
 def test_a_category_keeps_its_start() -> None:
     leaf = leaf_of(spaces.Discrete(6, start=-2))
     assert (leaf.n, leaf.start) == (6, -2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -59,15 +61,19 @@ def on_device(obs: dict[str, np.ndarray]) -> DeviceObs:
     return {name: torch.from_numpy(value) for name, value in obs.items()}
 
 
+Index = int | slice | np.ndarray | Tensor
+
+
 def decide(
-    storage: RolloutStorage, t: int | Tensor, group: slice, spec: EnvSpec, mark: np.ndarray
+    storage: RolloutStorage, t: Index, place: Index, spec: EnvSpec, mark: np.ndarray
 ) -> None:
     """What the policy sees and does bears these marks; its log-probability a quarter more."""
-    action = torch.from_numpy(np.repeat(mark[:, None], spec.action.width, axis=1))
+    dtype = np.float32 if spec.action.continuous else np.int64
+    action = torch.from_numpy(np.repeat(mark[:, None], spec.action.width, axis=1).astype(dtype))
     mask = torch.from_numpy(bits(mark)) if spec.has_mask else None
     log_prob = torch.from_numpy(mark.astype(np.float32)) + 0.25
     obs = on_device(seen(spec, mark))
-    storage.write_decision(t, group, obs, mask, PolicyOutput(action, log_prob))
+    storage.write_decision(t, place, obs, mask, PolicyOutput(action, log_prob))
 
 
 def write(storage: RolloutStorage, t: int, spec: EnvSpec, plus: int = 0) -> None:
@@ -391,20 +397,43 @@ def filled_quietly(storage: RolloutStorage) -> Rollout:
 
 
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
-def test_decisions_of_groups_and_with_a_step_in_a_tensor_are_those_of_all_with_a_number(
-    spec: EnvSpec,
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["host", "device"])
+def test_decisions_of_groups_and_with_a_step_each_are_those_of_all_with_a_number(
+    spec: EnvSpec, kind: Callable[[list[int]], Index]
 ) -> None:
-    """A captured write takes its step from the device."""
-    whole, parts = (RolloutStorage(spec, T, N, CPU) for _ in range(2))
-    step = torch.zeros(1, dtype=torch.int64)
-    for storage in (whole, parts):
+    """Each at its own pace, in any order; a captured write takes its steps from the device."""
+    whole, groups, each = (RolloutStorage(spec, T, N, CPU) for _ in range(3))
+    for storage in (whole, groups, each):
         storage.begin(0)
     for t in range(T):
         decide(whole, t, EVERYONE, spec, marks(t))
         for group in (slice(0, 1), slice(1, N)):
-            decide(parts, step, group, spec, marks(t)[group])
-        step += 1
-    check_same(ended(parts, spec), ended(whole, spec))
+            decide(groups, t, group, spec, marks(t)[group])
+    for t in range(T + 2):  # environments 2, 0 and 1 are one step behind each other
+        there = [(t - behind, env) for behind, env in enumerate((2, 0, 1)) if 0 <= t - behind < T]
+        steps, envs = [step for step, _ in there], [env for _, env in there]
+        mark = np.array(steps) * N + np.array(envs)
+        decide(each, kind(steps), kind(envs), spec, mark)
+    expected = ended(whole, spec)
+    check_same(ended(groups, spec), expected)
+    check_same(ended(each, spec), expected)
+
+
+@pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
+def test_decisions_that_are_not_wanted_go_after_the_last_row_and_are_nowhere(spec: EnvSpec) -> None:
+    """A captured write is always of everyone."""
+    wanted, everyone = (RolloutStorage(spec, T, N, CPU) for _ in range(2))
+    for storage in (wanted, everyone):
+        storage.begin(0)
+    for t in range(T):
+        for env in range(N):
+            decide(wanted, t, slice(env, env + 1), spec, marks(t)[env : env + 1])
+            steps = torch.full((N,), T)
+            steps[env] = t
+            mark = np.where(np.arange(N) == env, marks(t), 50)
+            decide(everyone, steps, torch.arange(N), spec, mark)
+    check_same(ended(everyone, spec), ended(wanted, spec))
+    assert ended(everyone, spec).action.shape[:2] == (T, N)
 
 
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
