@@ -119,8 +119,8 @@ class StepBatch(NamedTuple):
         return both.rows(np.argsort(both.env_ids))
 
 
-def _mapped(function: Callable[..., np.ndarray], *fields: Any) -> Any:
-    """`function` of a record's fields, which are arrays, arrays by name, or None."""
+def _mapped(function: Callable[..., Any], *fields: Any) -> Any:
+    """`function` of a record's fields, which are arrays or tensors, these by name, or None."""
     first = fields[0]
     if isinstance(first, Mapping):
         return {name: function(*(field[name] for field in fields)) for name in first}
@@ -170,6 +170,7 @@ class Rollout(NamedTuple):
     final_value: Tensor  # [T, N], V(final_obs) where truncated, else 0
     valid: Tensor  # bool [T, N]
     last_value: Tensor  # [N], V of the observation after the last step
+    chosen: Tensor | None  # int64 [R], the T * N rows to learn from, in order; None: all
 
 
 class Minibatch(NamedTuple):
@@ -185,6 +186,10 @@ class Minibatch(NamedTuple):
     value_target: Tensor  # [B]
     valid: Tensor  # bool [B]
 
+    def take(self, index: Tensor) -> Minibatch:
+        """The rows that `index` names, of every field."""
+        return Minibatch(*(_mapped(lambda field: field[index], value) for value in self))
+
 
 class Loss(NamedTuple):
     """A scalar to descend, and what to report of it; all stay on the device."""
@@ -195,7 +200,7 @@ class Loss(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A rollout's T * N rows with advantages and targets, in time-major order, and its metrics."""
+    """A rollout's rows with advantages and targets, in time-major order, and its metrics."""
 
     rows: Minibatch
     metrics: dict[str, Tensor]

@@ -40,7 +40,8 @@ def prepare(rollout: Rollout, reward: Tensor, settings: PPOSettings) -> Prepared
         value_target=(advantage + rollout.value).flatten(),
         valid=rollout.valid.flatten(),
     )
-    return Prepared(rows, {"train/explained_variance": explained_variance(rows)})
+    metrics = {"train/explained_variance": explained_variance(rows)}
+    return Prepared(rows if rollout.chosen is None else rows.take(rollout.chosen), metrics)
 
 
 def _importance(rollout: Rollout) -> Tensor:

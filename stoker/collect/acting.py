@@ -24,9 +24,9 @@ class Acting:
     def begin(self, storage: RolloutStorage) -> None:
         """Draw the noise of a whole rollout, so that it is the same in whatever order it is used.
 
-        There is one row more than steps, as in the storage.
+        There is one row more than the storage has room for steps, as there is in it.
         """
-        rows = storage.n_steps + 1
+        rows = storage.capacity + 1
         drawn = self.policy.draw_noise(rows * storage.n_envs).unflatten(0, (rows, storage.n_envs))
         if self._noise.shape == drawn.shape:
             self._noise.copy_(drawn)
@@ -68,7 +68,7 @@ class CapturedActing(Acting):
     def act(self, storage: RolloutStorage, t: Steps, place: Place) -> np.ndarray:
         obs, mask = self.pool.seen
         steps = self._host_steps.numpy()
-        steps.fill(storage.n_steps)
+        steps.fill(storage.capacity)
         steps[place] = t
         self._steps.copy_(self._host_steps, non_blocking=True)
         for leaf, value in obs.items():
@@ -100,8 +100,3 @@ class CapturedActing(Acting):
         if self._actions is None:
             self._actions = torch.empty_like(output.action, device="cpu").pin_memory()
         self._actions.copy_(output.action, non_blocking=True)
-
-
-def make_acting(pool: Pool, policy: Policy, device: torch.device) -> Acting:
-    kind = CapturedActing if device.type == "cuda" else Acting
-    return kind(pool, policy, device)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.collect.acting import Place, Steps, make_acting
+from stoker.collect.acting import Acting, CapturedActing, Place, Steps
 from stoker.collect.episodes import EpisodeTracker, JournalKeeper, MetricSums
 from stoker.storage.rollout import RolloutStorage
 from stoker.types import Clock, EpisodeJournal, Policy, Pool, StepBatch
@@ -57,7 +57,8 @@ class Gatherer:
         )
         self._step_of = np.full(pool.n_envs, _NOT_ASKED)
         pool.reset(seed)
-        self._acting = make_acting(pool, policy, device)
+        acting = CapturedActing if device.type == "cuda" else Acting
+        self._acting = acting(pool, policy, device)
 
     def fill(
         self, storage: RolloutStorage, version: int, wanted: Callable[[], bool] = lambda: True
@@ -150,18 +151,22 @@ class Gatherer:
 
 
 class FreeGatherer(Gatherer):
-    """Every environment at its own pace: nobody waits for another until the rollout is full.
+    """Every environment at its own pace, until they have made the rollout's steps between them.
 
-    Whoever is ready is acted for. When half have all their steps, the others get a little longer;
-    the steps that they miss are gaps, and what they are amid is dropped when it comes.
+    Whoever is ready is acted for, and nobody waits for another: on a machine whose cores are all
+    busy, some workers get less of them than others. Whoever is amid a step when the others are
+    done gets a little longer; then what it decided is dropped.
     """
 
     def _gather(
         self, storage: RolloutStorage, metrics: MetricSums, wanted: Callable[[], bool]
     ) -> int:
-        n_envs, n_steps, began = storage.n_envs, storage.n_steps, time.perf_counter()
-        taken, ends = np.zeros(n_envs, np.int64), math.inf
-        self._go_on(storage, self._ids[self._step_of == _NOT_ASKED], taken)
+        self._taken, self._left = (
+            np.zeros(storage.n_envs, np.int64),
+            storage.n_steps * storage.n_envs,
+        )
+        ends, began = math.inf, time.perf_counter()
+        self._go_on(storage, self._ids[self._step_of == _NOT_ASKED])
         while (asked := int((self._step_of >= 0).sum())) and time.perf_counter() < ends:
             if not wanted():
                 raise GatheringInterruptedError
@@ -176,10 +181,10 @@ class FreeGatherer(Gatherer):
                 kept = batch if ours.all() else batch.rows(ours)
                 storage.write_outcome(self._step_of[kept.env_ids], kept)
                 self._count(batch, metrics)
-                taken[ids] += ours
+                self._taken[ids] += ours
                 self._step_of[ids] = _NOT_ASKED
-            self._go_on(storage, ids[taken[ids] < n_steps], taken)
-            if ends == math.inf and 2 * np.count_nonzero(taken == n_steps) >= n_envs:
+            went_on = self._go_on(storage, ids)
+            if not went_on and ends == math.inf:
                 now = time.perf_counter()
                 ends = now + max(_SHORTEST_TAIL_S, _TAIL * (now - began))
         late = self._ids[self._step_of >= 0]
@@ -187,10 +192,14 @@ class FreeGatherer(Gatherer):
         self._step_of[late] = _ELSEWHERE
         return len(late)
 
-    def _go_on(self, storage: RolloutStorage, ids: np.ndarray, taken: np.ndarray) -> None:
+    def _go_on(self, storage: RolloutStorage, ids: np.ndarray) -> bool:
+        """Send on as many of these as there are steps to make; whether any."""
+        ids = ids[self._taken[ids] < storage.capacity][: self._left]
         if ids.size:
-            self._step_of[ids] = taken[ids]
-            self._send_on(storage, taken[ids], ids)
+            self._left -= ids.size
+            self._step_of[ids] = self._taken[ids]
+            self._send_on(storage, self._taken[ids], ids)
+        return bool(ids.size)
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
         self._step_of[:] = _NOT_ASKED

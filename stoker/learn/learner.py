@@ -94,7 +94,7 @@ class Learner:
 
     def _step(self, rows: Minibatch, index: Tensor) -> None:
         """One gradient step on the rows `index`, unless stopped or not finite."""
-        batch = _take(rows, index)
+        batch = rows.take(index)
         loss = self.loss(self.parameters, batch, self.clip_range)
         if self.settings.target_kl is not None:
             self._stopped |= loss.approx_kl > 1.5 * self.settings.target_kl
@@ -136,18 +136,3 @@ class Learner:
                 if f"{key}.{name}" in state:
                     value = state[f"{key}.{name}"].to(parameter.device)
                     self.optimiser.state[parameter][key] = value.clone()
-
-
-def _take(rows: Minibatch, index: Tensor) -> Minibatch:
-    """The rows that `index` names, of every field."""
-    return Minibatch(
-        obs={leaf: value[index] for leaf, value in rows.obs.items()},
-        action=rows.action[index],
-        action_mask=None if rows.action_mask is None else rows.action_mask[index],
-        log_prob=rows.log_prob[index],
-        importance=rows.importance[index],
-        value=rows.value[index],
-        advantage=rows.advantage[index],
-        value_target=rows.value_target[index],
-        valid=rows.valid[index],
-    )

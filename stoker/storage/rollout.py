@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from stoker.types import DeviceObs, EnvSpec, HostObs, Policy, PolicyOutput, Rollout, StepBatch
 
 _ROWS_AT_ONCE = 8192  # of one forward pass: enough to fill a GPU, little enough for its memory
-_FIXED_BYTES = 4 * 4 + 8 + 3  # a log-probability, two values, reward; version; three flags
+_FIXED_BYTES = 5 * 4 + 8 + 3  # two log-probabilities, two values, reward; version; three flags
 
 
 class RolloutStorage:
@@ -23,37 +23,35 @@ class RolloutStorage:
     copying it every step would cost four transfers a step. A row without an outcome is a gap.
     """
 
-    def __init__(self, spec: EnvSpec, n_steps: int, n_envs: int, device: torch.device) -> None:
-        shape = (n_steps, n_envs)
+    def __init__(
+        self,
+        spec: EnvSpec,
+        n_steps: int,
+        n_envs: int,
+        device: torch.device,
+        capacity: int | None = None,
+    ) -> None:
         self.n_steps, self.n_envs, self.device = n_steps, n_envs, device
+        self.capacity = rows = capacity or n_steps
+        """Steps that one environment may have, where others have fewer."""
         self.version = 0
         """Of the weights that acted."""
         discrete = not spec.action.continuous
 
-        def field(*tail: int, dtype: torch.dtype = torch.float32, more: int = 0) -> Tensor:
-            return torch.zeros(n_steps + more, n_envs, *tail, dtype=dtype, device=device)
+        def field(*tail: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            # One row too many: whoever acts for everyone at once, as a CUDA graph must, sends there
+            # what is not wanted.
+            return torch.zeros(rows + 1, n_envs, *tail, dtype=dtype, device=device)
 
-        action_type = torch.int64 if discrete else torch.float32
         leaves = {
             name: (leaf.shape, getattr(torch, leaf.dtype))
             for name, leaf in spec.observation.items()
         }
-        # Decisions have a row more than there are steps: whoever acts for everyone at once, as a
-        # CUDA graph must, sends there what is not wanted.
-        self._decisions = _Decisions(
-            obs={name: field(*tail, dtype=dtype, more=1) for name, (tail, dtype) in leaves.items()},
-            action=field(spec.action.width, dtype=action_type, more=1),
-            action_mask=(
-                field(spec.mask_width, dtype=torch.bool, more=1) if spec.has_mask else None
-            ),
-            log_prob=field(more=1),
-        )
-        wanted = self._decisions.first(n_steps)
         self._rollout = Rollout(
-            obs=wanted.obs,
-            action=wanted.action,
-            action_mask=wanted.action_mask,
-            behaviour_log_prob=wanted.log_prob,
+            obs={name: field(*tail, dtype=dtype) for name, (tail, dtype) in leaves.items()},
+            action=field(spec.action.width, dtype=torch.int64 if discrete else torch.float32),
+            action_mask=field(spec.mask_width, dtype=torch.bool) if spec.has_mask else None,
+            behaviour_log_prob=field(),
             policy_version=field(dtype=torch.int64),
             log_prob=field(),
             value=field(),
@@ -63,6 +61,7 @@ class RolloutStorage:
             final_value=field(),
             valid=field(dtype=torch.bool),
             last_value=torch.zeros(n_envs, device=device),
+            chosen=None,
         )
         self._last_obs: DeviceObs = {
             name: torch.zeros(n_envs, *tail, dtype=dtype, device=device)
@@ -71,7 +70,7 @@ class RolloutStorage:
         self._finals: list[tuple[np.ndarray, HostObs]] = []  # flat places, and what was seen there
         pinned = device.type == "cuda"
         self._staged = {
-            name: torch.zeros(shape, dtype=dtype, pin_memory=pinned)
+            name: torch.zeros(rows, n_envs, dtype=dtype, pin_memory=pinned)
             for name, dtype in (
                 ("reward", torch.float32),
                 ("terminated", torch.bool),
@@ -83,12 +82,11 @@ class RolloutStorage:
 
     @staticmethod
     def size(spec: EnvSpec, n_steps: int, n_envs: int) -> int:
-        """Bytes that a rollout of this shape takes on the device."""
+        """Bytes that a rollout with room for `n_steps` of each environment takes on the device."""
         leaves = spec.observation.values()
         observed = sum(prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
         acted = spec.action.width * (4 if spec.action.continuous else 8) + spec.mask_width
-        decided = (n_steps + 1) * n_envs * (observed + acted + 4)
-        return decided + n_steps * n_envs * _FIXED_BYTES + n_envs * (observed + 4)
+        return (n_steps + 1) * n_envs * (observed + acted + _FIXED_BYTES) + n_envs * (observed + 4)
 
     @property
     def steps_taken(self) -> int:
@@ -107,13 +105,13 @@ class RolloutStorage:
         self, t: Any, place: Any, obs: DeviceObs, mask: Tensor | None, output: PolicyOutput
     ) -> None:
         """What the policy saw and did: at step `t`, of a range of environments; or a step each."""
-        kept = self._decisions
+        kept = self._rollout
         for leaf, value in obs.items():
             kept.obs[leaf][t, place] = value
         if mask is not None and kept.action_mask is not None:
             kept.action_mask[t, place] = mask
         kept.action[t, place] = output.action
-        kept.log_prob[t, place] = output.log_prob
+        kept.behaviour_log_prob[t, place] = output.log_prob
 
     def write_outcome(self, t: np.ndarray | int, batch: StepBatch) -> None:
         """What came of it: at step `t`, of a range of environments; or of any, at a step each."""
@@ -136,19 +134,19 @@ class RolloutStorage:
     def end(self, last_obs: DeviceObs) -> None:
         """The rollout is full; `last_obs` is what the last steps led to."""
         for name, staged in self._staged.items():
-            getattr(self._rollout, name).copy_(staged, non_blocking=True)
+            getattr(self._rollout, name)[: self.capacity].copy_(staged, non_blocking=True)
         for leaf, value in last_obs.items():
             self._last_obs[leaf].copy_(value)
 
     def judged_by(self, policy: Policy, version: int) -> Rollout:
-        """The rollout with `policy`'s values; valid until the next one is begun.
+        """The rollout as far as it goes, with `policy`'s values; until the next one is begun.
 
         Where `version` is not the one that acted, also with its log-probabilities. A few large
         forward passes replace T small ones.
         """
-        kept, acted = self._rollout, version == self.version
+        kept, acted = self._as_far_as_it_goes(), version == self.version
         steps = max(1, _ROWS_AT_ONCE // self.n_envs)
-        for t in range(0, self.n_steps, steps):
+        for t in range(0, len(kept.value), steps):
             some = {leaf: rows[t : t + steps].flatten(0, 1) for leaf, rows in kept.obs.items()}
             value = kept.value[t : t + steps].view(-1)
             if acted:
@@ -166,6 +164,23 @@ class RolloutStorage:
         self._judge_finals(policy)
         return kept._replace(log_prob=kept.behaviour_log_prob) if acted else kept
 
+    def _as_far_as_it_goes(self) -> Rollout:
+        """Without rows that nobody came to; and which n_steps * n_envs of the others to take."""
+        valid, budget, chosen = self._host["valid"], self.n_steps * self.n_envs, None
+        longest = self.n_steps
+        if self.capacity > self.n_steps:
+            came = (valid | self._host["truncated"]).any(1)
+            longest = max(longest, int(came.sum()))
+            order = np.argsort(~valid[:longest].ravel(), kind="stable")[:budget]
+            chosen = torch.from_numpy(np.sort(order)).to(self.device)  # sync: once a rollout
+        first: dict[str, Any] = {
+            name: field[:longest] if isinstance(field, Tensor) else field
+            for name, field in self._rollout._asdict().items()
+        }
+        obs = {leaf: value[:longest] for leaf, value in self._rollout.obs.items()}
+        last_value = self._rollout.last_value
+        return Rollout(**first | {"obs": obs, "last_value": last_value, "chosen": chosen})
+
     def _judge_finals(self, policy: Policy) -> None:
         """V(final_obs) where an episode was truncated."""
         final_value = self._rollout.final_value.zero_().view(-1)
@@ -179,21 +194,3 @@ class RolloutStorage:
                 seen[leaf] = torch.from_numpy(rows)[some].to(self.device)  # sync: pageable memory
             place = flat[some].to(self.device)  # sync: likewise
             final_value.index_copy_(0, place, policy.value(seen))
-
-
-class _Decisions(NamedTuple):
-    """What is written as the policy acts, [T + 1, N, ...]."""
-
-    obs: DeviceObs
-    action: Tensor
-    action_mask: Tensor | None
-    log_prob: Tensor
-
-    def first(self, steps: int) -> _Decisions:
-        mask = self.action_mask
-        return _Decisions(
-            {leaf: value[:steps] for leaf, value in self.obs.items()},
-            self.action[:steps],
-            None if mask is None else mask[:steps],
-            self.log_prob[:steps],
-        )

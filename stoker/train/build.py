@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ from stoker.train import devices
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.types import EnvSpec, Loss, LossFunction, Minibatch, Prepare, Prepared, Rollout
 
+_UNEVEN = 1.5
+"""How many times the mean an environment may contribute to a rollout, where each goes freely."""
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
@@ -205,6 +208,7 @@ def _make_collector(
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
     size, clock = RolloutStorage.size(*shape), PhaseClock()
+    capacity = math.ceil(_UNEVEN * config.ppo.n_steps) if elsewhere else config.ppo.n_steps
     if mode == "step" or (mode == "auto" and not elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
         gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
@@ -213,7 +217,11 @@ def _make_collector(
     acting, collect_clock = make_policy(pool.spec, config, device), PhaseClock()
     kind = FreeGatherer if elsewhere else Gatherer
     gatherer = kind(pool, acting, collect_clock, config.run.seed, device)
-    storages = (RolloutStorage(*shape, device), RolloutStorage(*shape, device))
+    storages = (
+        RolloutStorage(*shape, device, capacity),
+        RolloutStorage(*shape, device, capacity),
+    )
+    size = RolloutStorage.size(pool.spec, capacity, pool.n_envs)
     overlapped = OverlappedCollector(
         gatherer, storages, Weights(policy, acting), clock, ahead=mode == "overlap"
     )

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import stoker
-from stoker.collect import acting
+from stoker.collect import acting, gather
 from stoker.config import resolve
 from stoker.learn.learner import LearnReport
 from stoker.storage.rollout import RolloutStorage
@@ -137,7 +137,7 @@ def test_captured_acting_decides_and_stores_as_eager_acting_does(
 ) -> None:
     rollouts = []
     for kind in (acting.CapturedActing, acting.Acting):
-        monkeypatch.setattr(acting, "CapturedActing", kind)
+        monkeypatch.setattr(gather, "CapturedActing", kind)
         parts = parts_for(env, precision="fp32")
         first = pytree.tree_map_only(torch.Tensor, torch.clone, collected(parts))
         rollouts.append((first, pytree.tree_map_only(torch.Tensor, torch.clone, collected(parts))))
@@ -157,7 +157,7 @@ def test_captured_acting_acts_for_any_environments_at_a_step_each(
     places = [([0, 0, 0], [0, 1, 3]), ([1, 0], [3, 2]), ([2], [3]), ([1, 1], [0, 2])]
     found = []
     for kind in (acting.CapturedActing, acting.Acting):
-        monkeypatch.setattr(acting, "CapturedActing", kind)
+        monkeypatch.setattr(gather, "CapturedActing", kind)
         parts = parts_for(env, precision="fp32")
         gatherer = parts.collector.gatherer
         storage = RolloutStorage(gatherer.pool.spec, 3, 4, parts.device)
