@@ -29,8 +29,8 @@ from stoker.train.overlap import COLLECTING
 from stoker.train.session import Progress, Session
 from stoker.train.signals import StopRequest
 
-_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-_WARM_UP, _REPEATS = 3, 3
+_RATIOS = (0.25, 1.0, 4.0)
+_WARM_UP, _REPEATS = 3, 2
 
 
 class Busy(gymnasium.Env[Any, Any]):

@@ -184,7 +184,8 @@ class FreeGatherer(Gatherer):
                 self._taken[ids] += ours
                 self._step_of[ids] = _NOT_ASKED
             went_on = self._go_on(storage, ids)
-            if not went_on and ends == math.inf:
+            most = 2 * self._taken.sum() > storage.n_steps * storage.n_envs
+            if most and not went_on and ends == math.inf:
                 now = time.perf_counter()
                 ends = now + max(_SHORTEST_TAIL_S, _TAIL * (now - began))
         late = self._ids[self._step_of >= 0]

@@ -309,6 +309,7 @@ def make_rollout(steps: int, envs: int) -> Rollout:
         final_value=torch.zeros_like(number),
         valid=mark % 5 != 0,
         last_value=torch.zeros(envs),
+        chosen=None,
     )
 
 

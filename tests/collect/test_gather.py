@@ -491,3 +491,56 @@ def test_a_rollout_is_given_up_also_while_nobody_answers() -> None:
             RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU), 0, wanted=lambda: next(asked)
         )
     assert bench.pool.sent.tolist() == [2] * ENVS
+
+
+class Roomy(Bench):
+    """With room for twice the steps of an environment, where others make fewer."""
+
+    def __init__(self, **pool: Any) -> None:
+        super().__init__(**pool)
+        self._storage = RolloutStorage(self.pool.spec, STEPS, ENVS, CPU, capacity=2 * STEPS)
+
+
+def test_where_there_is_room_others_make_the_steps_that_one_does_not() -> None:
+    bench = Roomy(delays={(LATE, 2): NEVER})
+    found = bench.fill()
+    rollout, valid = found.rollout, found.rollout.valid
+    assert found.gathered.steps == STEPS * ENVS - 1  # what the late one is amid was counted on
+    assert valid[:, LATE].tolist() == [True, True] + [False] * (len(valid) - 2)
+    assert others(valid)[:STEPS].all()
+    assert len(valid) > STEPS
+    assert rollout.chosen is not None
+    assert len(rollout.chosen) == STEPS * ENVS
+    taken = valid.flatten()[rollout.chosen]
+    assert taken.sum() == STEPS * ENVS - 1  # one row is filled up with one that carries no loss
+    assert rollout.chosen.tolist() == sorted(set(rollout.chosen.tolist()))
+
+
+def test_steps_beyond_the_mean_are_rows_like_any_other() -> None:
+    """Advantages of the chosen rows are those of the same steps, walked through one by one."""
+    found = Roomy(delays={(LATE, 2): NEVER}).fill()
+    rollout = found.rollout
+    rows, _ = ppo.prepare(rollout, rollout.reward, SETTINGS)
+    assert rollout.chosen is not None
+    assert len(rows.value) == STEPS * ENVS
+    assert torch.equal(rows.value, rollout.value.flatten()[rollout.chosen])
+    env = 5  # whose seventh step ends an episode, and who makes more than eight
+    steps = int(rollout.valid[:, env].sum())
+    running, expected = 0.0, {}
+    for t in reversed(range(steps)):
+        after = rollout.value[t + 1, env] if t + 1 < steps else rollout.last_value[env]
+        ended = bool(rollout.terminated[t, env])
+        delta = rollout.reward[t, env] + (0.0 if ended else 0.9 * after) - rollout.value[t, env]
+        running = float(delta) + (0.0 if ended else 0.72 * running)
+        expected[t * ENVS + env] = running
+    for place, row in enumerate(rollout.chosen.tolist()):
+        if row in expected:
+            assert float(rows.advantage[place]) == pytest.approx(expected[row], rel=1e-4, abs=1e-3)
+
+
+def test_with_room_and_nobody_late_all_make_as_many() -> None:
+    roomy, exact = Roomy().fill(), Bench().fill()
+    assert roomy.rollout.valid.all()
+    assert roomy.rollout.chosen is not None
+    assert roomy.rollout.chosen.tolist() == list(range(STEPS * ENVS))
+    assert roomy.gathered.steps == exact.gathered.steps

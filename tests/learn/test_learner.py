@@ -46,7 +46,8 @@ def make_rollout(version: int = 0) -> Rollout:
     x = torch.zeros(ROWS, 1)
     never = x.bool()
     versions = torch.full((ROWS, 1), version)
-    return Rollout({}, x, None, x, versions, x, x, x, never, never, x, ~never, torch.zeros(1))
+    last = torch.zeros(1)
+    return Rollout({}, x, None, x, versions, x, x, x, never, never, x, ~never, last, None)
 
 
 def prepare(rollout: Rollout) -> Prepared:
