@@ -1,4 +1,7 @@
-"""Does it learn, with the defaults, whatever the seed? The evaluated reward of each seed."""
+"""Does it learn, with the defaults, whatever the seed? The evaluated reward of each seed.
+
+No default was chosen by looking at these seeds.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any
 
 from bench.record import Row
 
+FIRST_SEED = 20
 CASES = (
     # environment, steps, seeds, the reward that counts as solved
     ("CartPole-v1", "100k", 10, 475.0),
@@ -23,8 +27,9 @@ CASES = (
 def measure() -> Iterator[Row]:
     """`stoker train --env ENV --timesteps N --seed S --device cpu`, two at a time."""
     for env, steps, seeds, solved in CASES:
+        which = range(FIRST_SEED, FIRST_SEED + seeds)
         with ThreadPoolExecutor(2) as workers:
-            ended = list(workers.map(lambda s, e=env, n=steps: _train(e, n, s), range(seeds)))
+            ended = list(workers.map(lambda s, e=env, n=steps: _train(e, n, s), which))
         evaluated = [run["eval_reward"] for run in ended]
         reached = sum(reward >= solved for reward in evaluated)
         yield Row(
@@ -34,6 +39,7 @@ def measure() -> Iterator[Row]:
             f"seeds of {seeds} that reach {solved:g}",
             ceiling=seeds,
             details={
+                "seeds": list(which),
                 "eval_reward": [round(reward, 1) for reward in evaluated],
                 "training_reward": [
                     round(run["metrics"]["rollout/ep_rew_mean"], 1) for run in ended
