@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,9 @@ HANDOVER_PER_WORKER_S = 10e-6
 (`python -m bench handover`, bench/results/handover-gpu.json)."""
 
 
+PoolKind = Literal["inline", "process"]
+
+
 class Probe(NamedTuple):
     """What one environment showed when it was tried."""
 
@@ -31,7 +34,7 @@ class Probe(NamedTuple):
 class Choice(NamedTuple):
     """A pool, how many workers, and the reason in words."""
 
-    pool: str
+    pool: PoolKind
     n_workers: int
     reason: str
 
@@ -64,7 +67,11 @@ def _allowed(mask: np.ndarray, spec: EnvSpec) -> np.ndarray:
 
 
 def choose(
-    step_wall_s: float, n_envs: int, cores: int, n_workers: int = 0, asked: str = "auto"
+    step_wall_s: float,
+    n_envs: int,
+    cores: int,
+    n_workers: int = 0,
+    asked: PoolKind | Literal["auto"] = "auto",
 ) -> Choice:
     """The quicker pool for `n_envs` environments that take `step_wall_s` a step, or that asked."""
     workers = min(n_workers or cores, n_envs)
@@ -77,9 +84,10 @@ def choose(
             f": {n_envs} one after the other {inline * 1e3:.2f} ms, in {workers} worker processes "
             f"{process * 1e3:.2f} ms"
         )
-    quicker = "process" if process < inline else "inline"
-    pool, reason = (quicker, costs) if asked == "auto" else (asked, f"asked for; {costs}")
-    return Choice(pool, workers if pool == "process" else 0, reason)
+    pool: PoolKind = "process" if process < inline else "inline"
+    if asked != "auto":
+        pool, costs = asked, f"asked for; {costs}"
+    return Choice(pool, workers if pool == "process" else 0, costs)
 
 
 def usable_cores() -> int:

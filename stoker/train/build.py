@@ -308,6 +308,9 @@ def _pool_of_many(
     unchecked = source.unchecked()  # the one that was tried was checked
     pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env)
     chosen = choice.pool + (f", {choice.n_workers} workers" if choice.n_workers else "")
+    # Kept in the run: timing it again might choose otherwise, and bits would differ.
+    env = dataclasses.replace(env, pool=choice.pool, n_workers=choice.n_workers)
+    config = dataclasses.replace(config, env=env)
     return pool, config, [Decision("pool", chosen, choice.reason)]
 
 
