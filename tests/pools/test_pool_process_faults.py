@@ -228,6 +228,7 @@ while time.monotonic() < deadline:
 from pool_envs import Reporter
 """
 STARTER = """
+import signal
 import multiprocessing, sys
 sys.path[:0] = [{here!r}, {folder!r}]
 from pool_envs import Reporter, spec_of
@@ -237,6 +238,7 @@ def make():
     import slow_to_import
     return slow_to_import.Reporter()
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in case the tests run in background
 print("starting", flush=True)
 try:
     ProcessPool(make, spec_of(Reporter()), 2, 2)
