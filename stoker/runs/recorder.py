@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import math
 import os
@@ -132,6 +133,18 @@ class _LineFile:
         self.trouble = f"Cannot write {self.path}: {error.strerror or error}."
 
 
+@functools.cache
+def _hush_writers() -> None:
+    """Have TensorBoard's writing threads die without a traceback: a later call tells why."""
+    told_before = threading.excepthook
+
+    def tell(args: threading.ExceptHookArgs) -> None:
+        if not type(args.thread).__module__.startswith("tensorboard."):
+            told_before(args)
+
+    threading.excepthook = tell
+
+
 class _Events:
     """TensorBoard's file of the same scalars.
 
@@ -209,6 +222,7 @@ class _Events:
             # The writer would make the folder; a run that was deleted stays so.
             if not self.path.is_dir():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+            _hush_writers()
             # The queue is long so that a slow disk does not hold up training.
             self._writer = SummaryWriter(
                 str(self.path), purge_step=self._purge_step, max_queue=10_000, flush_secs=10
