@@ -29,8 +29,7 @@ from stoker.pools.slot import Slot
 _NAP_S = 0.5  # between looks at whether this thread is still to wait
 _MANY_TIMES = 4  # longer than usual is a stall
 _NICE = 5
-"""How far workers step back: 4,096 CartPoles trained at 930,000 steps/s with it, 780,000 without,
-on 16 cores."""
+"""How far workers step back."""
 
 
 class Task(NamedTuple):

@@ -233,6 +233,8 @@ def test_closing_twice_or_before_anything_was_collected_is_no_harm() -> None:
             for _ in range(rollouts):
                 bench.iterate()
             bench.collector.close()
+            bench.collector.close()
+        assert gathering() == 0
 
 
 def test_the_state_while_a_rollout_is_under_way_is_that_of_its_beginning() -> None:
