@@ -7,19 +7,15 @@ give on the same cores. Each case runs in step and overlapped in turn; the peer 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import statistics
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium
-import numpy as np
 import torch
-from gymnasium import spaces
 
+from bench.load import Busy, alone
 from bench.record import Row
 from stoker.config import resolve
 from stoker.envs.registry import EnvFactory
@@ -31,27 +27,6 @@ from stoker.train.signals import StopRequest
 
 _RATIOS = (0.25, 1.0, 4.0)
 _WARM_UP, _REPEATS = 3, 2
-
-
-class Busy(gymnasium.Env[Any, Any]):
-    """Computes for `cost` seconds of processor time a step."""
-
-    observation_space = spaces.Box(-1, 1, (42,), np.float32)
-    action_space = spaces.MultiDiscrete([9, 9, 9, 9])
-
-    def __init__(self, cost: float = 0.0) -> None:
-        self.cost = cost
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.obs = self.np_random.uniform(-1, 1, 42).astype(np.float32)
-        return self.obs, {}
-
-    def step(self, action: Any) -> Any:
-        until = time.thread_time() + self.cost
-        while time.thread_time() < until:
-            pass
-        return self.obs, 0.0, False, False, {}
 
 
 class Speed(NamedTuple):
@@ -83,12 +58,12 @@ def _synthetic() -> Iterator[Row]:
         "preset": "fast",
     }
     settings |= {"batch_size": n_envs * 16, "n_epochs": 8, "target_kl": None}
-    free = train(EnvFactory(Busy), iterations=6, collect="step", **settings)
+    free = train(EnvFactory(Busy, {"seconds": 0.0}), iterations=6, collect="step", **settings)
     for ratio in _RATIOS:
         # Environments of a worker step one after the other, and the workers side by side.
         cost = ratio * free.learn_s / (64 * n_envs / cores)
-        run = partial(train, EnvFactory(Busy, {"cost": cost}), iterations=8, **settings)
-        yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run), None)
+        run = partial(train, EnvFactory(Busy, {"seconds": cost}), iterations=8, **settings)
+        yield _row(f"collecting {ratio:g} times as long as learning", *_in_turn(run))
 
 
 def _real() -> Iterator[Row]:
@@ -106,27 +81,30 @@ def _real() -> Iterator[Row]:
     }
     for env, settings in (("stoker/Mission-v0", mission), ("CartPole-v1", cartpole)):
         factory = EnvFactory(env)
-        ceiling = statistics.median(alone(factory, cores) for _ in range(_REPEATS))
         run = partial(train, factory, iterations=10, **settings)
         size = settings.get("n_envs", 32)
-        yield _row(f"training {env}, {size} environments", _in_turn(run), ceiling)
+        speeds, ceilings = _in_turn(run, partial(alone, factory, cores))
+        yield _row(f"training {env}, {size} environments", speeds, ceilings)
 
 
-def _in_turn(run: Any) -> dict[str, list[Speed]]:
+def _in_turn(
+    run: Any, ceiling: Callable[[], float] | None = None
+) -> tuple[dict[str, list[Speed]], list[float]]:
+    """Both modes in turn; with what there is to reach before and after each, as machines wander."""
     speeds: dict[str, list[Speed]] = {"step": [], "overlap": []}
+    ceilings = [ceiling()] if ceiling else []
     for i in range(_REPEATS):
         for mode in sorted(speeds, reverse=bool(i % 2)):
             speeds[mode].append(run(collect=mode))
-    return speeds
+            ceilings += [ceiling()] if ceiling else []
+    return speeds, ceilings
 
 
-def _row(case: str, speeds: dict[str, list[Speed]], ceiling: float | None) -> Row:
+def _row(case: str, speeds: dict[str, list[Speed]], ceilings: list[float]) -> Row:
     """Steps a second where there is a ceiling in steps a second, else the efficiency."""
     rate = {mode: [s.steps / s.wall_s for s in of] for mode, of in speeds.items()}
     efficiency = {mode: [s.efficiency for s in of] for mode, of in speeds.items()}
-    shown, unit = (
-        (efficiency, "max(collect, learn) / wall") if ceiling is None else (rate, "steps/s")
-    )
+    shown, unit = (rate, "steps/s") if ceilings else (efficiency, "max(collect, learn) / wall")
     middle = {mode: statistics.median(of) for mode, of in rate.items()}
     return Row(
         "overlap",
@@ -136,8 +114,9 @@ def _row(case: str, speeds: dict[str, list[Speed]], ceiling: float | None) -> Ro
         round(statistics.median(shown["step"]), 3),
         "in step",
         round(middle["overlap"] / middle["step"], 3),
-        ceiling=1.0 if ceiling is None else round(ceiling),
+        ceiling=round(statistics.median(ceilings)) if ceilings else 1.0,
         details={
+            "ceilings": [round(x) for x in ceilings],
             "steps_per_s": {mode: [round(x) for x in of] for mode, of in rate.items()},
             "efficiency": {mode: [round(x, 3) for x in of] for mode, of in efficiency.items()},
             "collect_s": [round(s.collect_s, 4) for s in speeds["overlap"]],
@@ -174,25 +153,3 @@ def train(
     return Speed(
         wall / iterations, collected / iterations, learned / iterations, config.total_batch
     )
-
-
-def alone(env: EnvFactory, cores: int, seconds: float = 3.0) -> float:
-    """Steps a second of one environment a core, with nobody to answer to."""
-    context = multiprocessing.get_context("forkserver")
-    with context.Pool(cores) as pool:
-        return sum(pool.starmap(_step_for, [(env, seconds)] * cores, chunksize=1))
-
-
-def _step_for(factory: EnvFactory, seconds: float) -> float:
-    env = factory()
-    env.reset(seed=0)
-    env.action_space.seed(0)
-    actions = [env.action_space.sample() for _ in range(1000)]
-    steps, began = 0, time.perf_counter()
-    while (took := time.perf_counter() - began) < seconds:
-        for action in actions[:100]:
-            _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                env.reset()
-        steps += 100
-    return steps / took

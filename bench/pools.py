@@ -7,7 +7,6 @@ the memory of a worker; and what one environment that keeps stopping costs the o
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import statistics
 import time
@@ -18,9 +17,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import psutil
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv
 
+from bench.load import Busy, Straggler, alone
 from bench.record import Row
 from stoker.envs.registry import EnvFactory
 from stoker.pools.choose import probe
@@ -29,38 +28,6 @@ from stoker.pools.process import ProcessPool
 _REPEATS = 5
 _SECONDS = 1.0
 """Of each measurement; all sides take turns, so that a change of the machine's mood hits each."""
-
-
-class Busy(gymnasium.Env[Any, Any]):
-    """Keeps a core busy for `seconds` a step (of CPU time, so that load does not change it)."""
-
-    observation_space = spaces.Box(-1, 1, (4,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, seconds: float = 1e-3) -> None:
-        self.seconds, self.obs = seconds, np.zeros(4, np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.obs, {}
-
-    def step(self, action: Any) -> Any:
-        until = time.thread_time() + self.seconds
-        while time.thread_time() < until:
-            pass
-        return self.obs, 0.0, False, False, {}
-
-
-class Straggler(Busy):
-    """Steps in 0.1 ms; the action 1 takes `pause` seconds more, asleep."""
-
-    def __init__(self, pause: float = 5.0) -> None:
-        super().__init__(1e-4)
-        self.pause = pause
-
-    def step(self, action: Any) -> Any:
-        if action == 1:
-            time.sleep(self.pause)
-        return super().step(action)
 
 
 def measure() -> Iterator[Row]:
@@ -97,7 +64,7 @@ def _cartpole(n_envs: int) -> Iterator[Row]:
         "ours": lambda: _freely(pool, actions),
         "SubprocVecEnv": lambda: _in_step(step_subproc, n_envs),
         "AsyncVectorEnv": lambda: _in_step(step_gymnasium, n_envs),
-        "ceiling": lambda: _alone(make, cores),
+        "ceiling": lambda: alone(make, cores, _SECONDS),
     }
     found = _by_turns(sides)
     pool.close()
@@ -115,15 +82,15 @@ def _busy() -> Row:
     peer = AsyncVectorEnv([Busy] * n_envs)
     pool.reset(0)
     peer.reset(seed=0)
-    actions = np.zeros((64, n_envs, 1), np.int64)
+    actions = np.zeros((64, n_envs, 4), np.int64)
 
     def step_gymnasium(turn: int) -> None:
-        peer.step(actions[turn % 64, :, 0])
+        peer.step(actions[turn % 64])
 
     sides = {
         "ours": lambda: _freely(pool, actions),
         "AsyncVectorEnv": lambda: _in_step(step_gymnasium, n_envs),
-        "ceiling": lambda: _alone(Busy, cores),
+        "ceiling": lambda: alone(Busy, cores, _SECONDS),
     }
     found = _by_turns(sides)
     pool.close()
@@ -241,33 +208,6 @@ def _in_step(step: Callable[[int], None], n_envs: int) -> float:
         step(turn)
         turn += 1
     return turn * n_envs / (time.perf_counter() - began)
-
-
-def _alone(make: Callable[[], gymnasium.Env[Any, Any]], cores: int) -> float:
-    """Steps/s of environments without a pool, one process a core."""
-    context = multiprocessing.get_context("fork")
-    results: Any = context.Queue()
-    processes = [context.Process(target=_run_alone, args=(make, results)) for _ in range(cores)]
-    for process in processes:
-        process.start()
-    total = sum(results.get() for _ in processes)
-    for process in processes:
-        process.join()
-    return total
-
-
-def _run_alone(make: Callable[[], gymnasium.Env[Any, Any]], results: Any) -> None:
-    env = make()
-    env.reset(seed=0)
-    actions = np.random.default_rng(os.getpid()).integers(0, 2, size=20).tolist()
-    taken, began = 0, time.perf_counter()
-    while time.perf_counter() - began < _SECONDS:
-        for action in actions:
-            taken += 1
-            _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                env.reset()
-    results.put(taken / (time.perf_counter() - began))
 
 
 def _by_turns(sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:

@@ -45,17 +45,16 @@ def surroundings() -> dict[str, Any]:
 
 
 def publish(name: str, rows: Iterable[Row], save: bool) -> None:
-    """Print each row as it comes; at the end, keep all with their surroundings."""
-    kept = []
+    """Print each row as it comes, and keep all so far with their surroundings."""
+    where, kept = surroundings(), []
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{name}-{'gpu' if where['gpu'] else 'cpu'}.json"
     for row in rows:
         print(json.dumps(row._asdict(), allow_nan=False), flush=True)
         kept.append(row._asdict())
-    if save:
-        RESULTS.mkdir(exist_ok=True)
-        where = surroundings()
-        machine = "gpu" if where["gpu"] else "cpu"
-        content = json.dumps({**where, "rows": kept}, indent=1, allow_nan=False)
-        (RESULTS / f"{name}-{machine}.json").write_text(content + "\n")
+        if save:
+            content = json.dumps({**where, "rows": kept}, indent=1, allow_nan=False)
+            file.write_text(content + "\n")
 
 
 def _version(package: str) -> str | None:

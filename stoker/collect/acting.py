@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import DeviceObs, Policy, Pool
+from stoker.types import DeviceObs, HostObs, Policy, Pool
 
 Steps = int | np.ndarray
 Place = slice | np.ndarray
@@ -19,7 +21,7 @@ class Acting:
 
     def __init__(self, pool: Pool, policy: Policy, device: torch.device) -> None:
         self.pool, self.policy, self.device = pool, policy, device
-        self._noise = torch.empty(0)
+        self._noise = self._decided = torch.empty(0)
 
     def begin(self, storage: RolloutStorage) -> None:
         """Draw the noise of a whole rollout, so that it is the same in whatever order it is used.
@@ -33,24 +35,29 @@ class Acting:
         else:
             self._noise = drawn
 
-    def act(self, storage: RolloutStorage, t: Steps, place: Place) -> np.ndarray:
-        """The policy's actions [n, A] for what these environments see; soon overwritten."""
+    def start(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
+        """Begin to decide for what these environments see."""
         obs, mask = self.pool.seen
         seen = {leaf: self._send(value[place]) for leaf, value in obs.items()}
         sent_mask = None if mask is None else self._send(mask[place])
         output = self.policy.act(seen, sent_mask, self._noise[t, place])
         storage.write_decision(t, place, seen, sent_mask, output)
-        return output.action.cpu().numpy()  # sync: environments act on the host
+        self._decided = output.action
+
+    def finish(self) -> np.ndarray:
+        """The actions [n, A] that `start` began to decide on; soon overwritten."""
+        return self._decided.cpu().numpy()  # sync: environments act on the host
 
     def _send(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)  # sync: from pageable memory
 
 
 class CapturedActing(Acting):
-    """Acts by one CUDA graph a storage: copies in, one launch, one copy out.
+    """Acts by CUDA graphs: one from what is seen to the actions, one a storage that keeps them.
 
     A graph's shapes are fixed, so it acts for everyone, and what is not wanted goes to the row
-    after the last. Rows that a worker is writing meanwhile are among those.
+    after the last. Rows that a worker is writing meanwhile are among those. Keeping comes after
+    the actions are on their way, so that no environment waits for it.
     """
 
     def __init__(self, pool: Pool, policy: Policy, device: torch.device) -> None:
@@ -61,42 +68,63 @@ class CapturedActing(Acting):
         self._everyone = torch.arange(pool.n_envs, device=device)
         self._steps = torch.zeros_like(self._everyone)
         self._host_steps = torch.zeros(pool.n_envs, dtype=torch.int64).pin_memory()
-        self._actions: Tensor | None = None  # pinned
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        action = pool.spec.action
+        kind = torch.float32 if action.continuous else torch.int64
+        self._actions = torch.zeros(pool.n_envs, action.width, dtype=kind).pin_memory()
+        self._deciding: torch.cuda.CUDAGraph | None = None
+        self._keeping: dict[int, torch.cuda.CUDAGraph] = {}
         self._done = torch.cuda.Event()
 
-    def act(self, storage: RolloutStorage, t: Steps, place: Place) -> np.ndarray:
-        obs, mask = self.pool.seen
-        steps = self._host_steps.numpy()
+    def start(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
+        self._place, steps = place, self._host_steps.numpy()
         steps.fill(storage.capacity)
         steps[place] = t
-        self._steps.copy_(self._host_steps, non_blocking=True)
-        for leaf, value in obs.items():
-            self._seen[leaf].copy_(torch.from_numpy(value), non_blocking=True)
-        if self._mask is not None and mask is not None:
-            self._mask.copy_(torch.from_numpy(mask), non_blocking=True)
-        graph = self._graphs.get(id(storage))
-        if graph is None:
-            graph = self._graphs[id(storage)] = self._capture(storage)
-        graph.replay()
+        if self._deciding is None:
+            self._inlets = self._inlets_of(*self.pool.seen)
+            self._deciding = self._captured(self._decide)
+        for pinned, given in self._unpinned:
+            np.copyto(pinned, given)
+        self._deciding.replay()
         self._done.record()
-        self._done.synchronize()  # sync: environments act on the host
-        assert self._actions is not None, "the capture made them"
-        return self._actions.numpy()[place]
+        keeping = self._keeping.get(id(storage))
+        if keeping is None:
+            keeping = self._keeping[id(storage)] = self._captured(lambda: self._keep(storage))
+        keeping.replay()
 
-    def _capture(self, storage: RolloutStorage) -> torch.cuda.CUDAGraph:
-        """Run the decision twice to warm up, then once more to record it."""
+    def finish(self) -> np.ndarray:
+        self._done.synchronize()  # sync: environments act on the host
+        return self._actions.numpy()[self._place]
+
+    def _inlets_of(self, obs: HostObs, mask: np.ndarray | None) -> list[tuple[Tensor, Tensor]]:
+        """Where the GPU copies from, and to; what lies in pageable memory is copied twice."""
+        pairs = [(torch.from_numpy(obs[leaf]), seen) for leaf, seen in self._seen.items()]
+        if mask is not None and self._mask is not None:
+            pairs.append((torch.from_numpy(mask), self._mask))
+        pairs.append((self._host_steps, self._steps))
+        inlets = [(given if given.is_pinned() else given.pin_memory(), to) for given, to in pairs]
+        self._unpinned = [
+            (inlet.numpy(), given.numpy())
+            for (inlet, _), (given, _) in zip(inlets, pairs, strict=True)
+            if inlet is not given
+        ]
+        return inlets
+
+    def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Run it twice to warm up, then once more to record it."""
         for _ in range(2):
-            self._decide(storage)
+            work()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         # Another thread may be learning, and allocate memory, while this one captures.
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self._decide(storage)
+            work()
         return graph
 
-    def _decide(self, storage: RolloutStorage) -> None:
-        output = self.policy.act(self._seen, self._mask, self._noise[self._steps, self._everyone])
-        storage.write_decision(self._steps, self._everyone, self._seen, self._mask, output)
-        if self._actions is None:
-            self._actions = torch.empty_like(output.action, device="cpu").pin_memory()
-        self._actions.copy_(output.action, non_blocking=True)
+    def _decide(self) -> None:
+        for inlet, seen in self._inlets:
+            seen.copy_(inlet, non_blocking=True)
+        noise = self._noise[self._steps, self._everyone]
+        self._output = self.policy.act(self._seen, self._mask, noise)
+        self._actions.copy_(self._output.action, non_blocking=True)
+
+    def _keep(self, storage: RolloutStorage) -> None:
+        storage.write_decision(self._steps, self._everyone, self._seen, self._mask, self._output)

@@ -64,16 +64,14 @@ class Gatherer:
         self, storage: RolloutStorage, version: int, wanted: Callable[[], bool] = lambda: True
     ) -> Gathered:
         """T steps of everyone under the policy's present weights, called `version`."""
-        with self.on_its_stream():
-            with self.clock.phase("store"):
-                storage.begin(version)
-                self._acting.begin(storage)
+        with self.on_its_stream(), self.clock.phase("store"):
+            storage.begin(version)
+            self._acting.begin(storage)
             metrics = MetricSums()
             late = self._gather(storage, metrics, wanted)
-            with self.clock.phase("store"):
-                storage.end({leaf: self._send(value) for leaf, value in self.pool.seen[0].items()})
-                if self.stream is not None:
-                    self.stream.synchronize()  # sync: the rollout is handed to another stream
+            storage.end({leaf: self._send(value) for leaf, value in self.pool.seen[0].items()})
+            if self.stream is not None:
+                self.stream.synchronize()  # sync: the rollout is handed to another stream
         return Gathered(storage.steps_taken, late, metrics)
 
     def _gather(
@@ -87,17 +85,24 @@ class Gatherer:
                 if t > 0:
                     with self.clock.phase("env"):
                         batch = self.pool.recv(group.stop - group.start, group)
-                    with self.clock.phase("store"):
-                        storage.write_outcome(t - 1, batch)
-                        self._count(batch, metrics)
                 if t < storage.n_steps:
-                    self._send_on(storage, t, group)
+                    self._decide(storage, t, group)
+                if t > 0:  # while the device decides
+                    storage.write_outcome(t - 1, batch)
+                    self._count(batch, metrics)
+                if t < storage.n_steps:
+                    self._send_on(group)
         return 0
 
-    def _send_on(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
-        """Act for some, and have them step."""
+    def _decide(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
+        """Begin to act for some."""
         with self.clock.phase("inference"):
-            actions = self._acting.act(storage, t, place)
+            self._acting.start(storage, t, place)
+
+    def _send_on(self, place: Place) -> None:
+        """Have those who were acted for step."""
+        with self.clock.phase("inference"):
+            actions = self._acting.finish()
         with self.clock.phase("env"):
             self._actions[place] = actions
             self.pool.send(actions, self._ids[place])
@@ -161,31 +166,38 @@ class FreeGatherer(Gatherer):
     def _gather(
         self, storage: RolloutStorage, metrics: MetricSums, wanted: Callable[[], bool]
     ) -> int:
-        self._taken, self._left = (
-            np.zeros(storage.n_envs, np.int64),
-            storage.n_steps * storage.n_envs,
-        )
+        total = self._left = storage.n_steps * storage.n_envs
+        self._taken = np.zeros(storage.n_envs, np.int64)
+        made, elsewhere = 0, int(np.count_nonzero(self._step_of == _ELSEWHERE))
         ends, began = math.inf, time.perf_counter()
-        self._go_on(storage, self._ids[self._step_of == _NOT_ASKED])
-        while (asked := int((self._step_of >= 0).sum())) and time.perf_counter() < ends:
+        on = self._go_on(storage, self._ids[self._step_of == _NOT_ASKED])
+        while True:
+            if on.size:
+                self._send_on(on)
+            asked = total - self._left - made
+            if not asked or time.perf_counter() >= ends:
+                break
+            with self.clock.phase("env"):
+                patience = min(_LONGEST_WAIT_S, max(0.0, ends - time.perf_counter()))
+                batch = self.pool.recv(min(asked, self.pool.handful), patience=patience)
             if not wanted():
                 raise GatheringInterruptedError
-            patience = min(_LONGEST_WAIT_S, max(0.0, ends - time.perf_counter()))
-            with self.clock.phase("env"):
-                batch = self.pool.recv(min(asked, self.pool.handful), patience=patience)
-            ids = batch.env_ids
+            ids, kept = batch.env_ids, batch
             if not ids.size:
+                on = ids
                 continue
-            with self.clock.phase("store"):
-                ours = self._step_of[ids] >= 0
-                kept = batch if ours.all() else batch.rows(ours)
-                storage.write_outcome(self._step_of[kept.env_ids], kept)
-                self._count(batch, metrics)
-                self._taken[ids] += ours
-                self._step_of[ids] = _NOT_ASKED
-            went_on = self._go_on(storage, ids)
-            most = 2 * self._taken.sum() > storage.n_steps * storage.n_envs
-            if most and not went_on and ends == math.inf:
+            steps = self._step_of[ids]
+            self._step_of[ids] = _NOT_ASKED
+            if elsewhere:
+                ours = steps >= 0
+                kept, steps = batch.rows(ours), steps[ours]
+                elsewhere -= len(ids) - len(steps)
+            self._taken[kept.env_ids] += 1
+            made += len(steps)
+            on = self._go_on(storage, ids)
+            storage.write_outcome(steps, kept)  # while the device decides
+            self._count(batch, metrics)
+            if ends == math.inf and not on.size and 2 * made > total:
                 now = time.perf_counter()
                 ends = now + max(_SHORTEST_TAIL_S, _TAIL * (now - began))
         late = self._ids[self._step_of >= 0]
@@ -193,14 +205,17 @@ class FreeGatherer(Gatherer):
         self._step_of[late] = _ELSEWHERE
         return len(late)
 
-    def _go_on(self, storage: RolloutStorage, ids: np.ndarray) -> bool:
-        """Send on as many of these as there are steps to make; whether any."""
-        ids = ids[self._taken[ids] < storage.capacity][: self._left]
+    def _go_on(self, storage: RolloutStorage, ids: np.ndarray) -> np.ndarray:
+        """Act for as many of these as there are steps to make; which."""
+        taken = self._taken[ids]
+        if self._left < len(ids) or taken.max(initial=0) >= storage.capacity:
+            ids = ids[taken < storage.capacity][: self._left]
+            taken = self._taken[ids]
         if ids.size:
             self._left -= ids.size
-            self._step_of[ids] = self._taken[ids]
-            self._send_on(storage, self._taken[ids], ids)
-        return bool(ids.size)
+            self._step_of[ids] = taken
+            self._decide(storage, taken, ids)
+        return ids
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
         self._step_of[:] = _NOT_ASKED

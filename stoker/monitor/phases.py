@@ -13,28 +13,37 @@ class PhaseClock:
 
     One thread's phases; another may read them.
 
-    Phases must not nest: their sum with "other" is the wall clock. A phase that only launches work
+    Where phases nest the innermost counts: their sum with "other" is the wall clock. A phase that only launches work
     on a GPU ends before that work does; what waits for it pays. So every phase that is timed
     apart from others either waits for the device or is followed by one that does.
     """
 
     def __init__(self) -> None:
         self.total: defaultdict[str, float] = defaultdict(float)
+        self._now: str | None = None
         self.restart()
 
     def restart(self) -> None:
         """Forget what was timed, and begin now."""
         self.total.clear()
         self._before_lap: dict[str, float] = {}
-        self._lap_start = self.start = time.perf_counter()
+        self._since = self._lap_start = self.start = time.perf_counter()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
+        before = self._turn_to(name)
         try:
             yield
         finally:
-            self.total[name] += time.perf_counter() - began
+            self._turn_to(before)
+
+    def _turn_to(self, name: str | None) -> str | None:
+        """Count the phase so far, and begin another; which it was."""
+        now, before = time.perf_counter(), self._now
+        if before is not None:
+            self.total[before] += now - self._since
+        self._now, self._since = name, now
+        return before
 
     def elapsed(self) -> float:
         """Seconds since the start."""

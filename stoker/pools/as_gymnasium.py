@@ -10,7 +10,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from stoker.pools.base import DirectPool
+from stoker.pools.direct import DirectPool
 from stoker.pools.own_terms import Info, OwnTerms
 from stoker.pools.rows import Rows
 from stoker.types import HostObs

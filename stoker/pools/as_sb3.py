@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from stoker.errors import ConfigError
-from stoker.pools.base import DirectPool
+from stoker.pools.direct import DirectPool
 from stoker.pools.own_terms import Info, OwnTerms
 from stoker.types import HostObs
 

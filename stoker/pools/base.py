@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,54 +72,3 @@ class BasePool(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class DirectPool(BasePool):
-    """A pool that made its environments itself, so that each can be spoken to."""
-
-    @abstractmethod
-    def restart(
-        self,
-        env_ids: np.ndarray,
-        seeds: Sequence[int | None],
-        options: dict[str, Any] | None = None,
-    ) -> StepBatch:
-        """Reset some with seeds of the caller's; their later episodes begin without one."""
-
-    @abstractmethod
-    def ask(self, what: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """What `Slot.<what>` returns for some environments, with the arguments of each."""
-
-    def call(
-        self, name: str, *arguments: Any, env_ids: Sequence[int] | None = None, **keywords: Any
-    ) -> list[Any]:
-        """What a method of each environment returns, or an attribute of each is."""
-        chosen = range(self.n_envs) if env_ids is None else env_ids
-        return self.ask("call", dict.fromkeys(chosen, (name, arguments, keywords)))
-
-    def get_attr(self, name: str, env_ids: Sequence[int]) -> list[Any]:
-        """An attribute of each environment, be it a method."""
-        return self.ask("get_attr", dict.fromkeys(env_ids, (name,)))
-
-    def set_attr(
-        self, name: str, values: Sequence[Any], env_ids: Sequence[int] | None = None
-    ) -> None:
-        """Set an attribute of each environment, to a value each."""
-        chosen = range(self.n_envs) if env_ids is None else env_ids
-        self.ask("set_attr", {i: (name, v) for i, v in zip(chosen, values, strict=True)})
-
-    def classes(self, env_ids: Sequence[int]) -> list[set[str]]:
-        """Names of all classes that each environment and its wrappers are instances of."""
-        return self.ask("classes", dict.fromkeys(env_ids, ()))
-
-
-def replay_of(
-    journal: EpisodeJournal | None, env_id: int, codec: ActionCodec
-) -> tuple[int, np.ndarray | None]:
-    """Which episode an environment is in, and its environment actions so far (None: unknown)."""
-    if journal is None:
-        return 0, np.empty((0, *codec.spec.shape), codec.spec.dtype)
-    episode, length = int(journal.episode[env_id]), int(journal.length[env_id])
-    if length < 0:  # too long to have been kept: the next episode begins
-        return episode + 1, None
-    return episode, codec.encode(journal.actions[:length, env_id])

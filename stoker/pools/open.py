@@ -7,8 +7,8 @@ from typing import Any
 
 from stoker.config.schema import FaultSettings
 from stoker.errors import WorkerError
-from stoker.pools.base import DirectPool
 from stoker.pools.choose import Choice
+from stoker.pools.direct import DirectPool
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 from stoker.pools.slot import MakeEnvs

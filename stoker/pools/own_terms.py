@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from stoker.pools.base import DirectPool
+from stoker.pools.direct import DirectPool
 from stoker.pools.spaces import ActionCodec
 from stoker.types import PLAIN, HostObs, LeafSpec, StepBatch
 

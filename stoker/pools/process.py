@@ -20,9 +20,9 @@ import numpy as np
 
 from stoker.config.schema import FaultSettings
 from stoker.errors import BadValueError, ConfigError, StokerError, WorkerError
-from stoker.pools.base import DirectPool, replay_of
 from stoker.pools.board import ASKED, CUT, DONE, IDLE, RENEW, Board
 from stoker.pools.crew import Crew, Stand
+from stoker.pools.direct import DirectPool, replay_of
 from stoker.pools.faults import FaultLog
 from stoker.pools.launch import process_context
 from stoker.pools.rows import EVERYONE, as_range
@@ -147,11 +147,10 @@ class ProcessPool(DirectPool):
         """Those of `span` that are done, if there are enough or it is time; else a short sleep."""
         states = self._states[span]
         done = states >= DONE
-        owing = (states != IDLE) & ~done
-        found, missing = np.count_nonzero(done), np.count_nonzero(owing)
+        found, busy = np.count_nonzero(done), np.count_nonzero(states)  # who is idle is 0
         left = deadline - time.monotonic()
-        if found >= at_least or not missing or left <= 0:
-            return as_range(np.flatnonzero(done) + span.start)
+        if found >= at_least or found == busy or left <= 0:
+            return as_range(done.nonzero()[0] + span.start)
         self._crew.wait(min(_SLICE_S, left))
         return None
 
@@ -167,7 +166,9 @@ class ProcessPool(DirectPool):
         if refused:
             self._crew.ring_for(batch.env_ids)
             return None
-        self._episodes[pick] += batch.terminated | batch.truncated
+        over = batch.terminated | batch.truncated
+        if 1 in over.tobytes():
+            self._episodes[pick] += over
         self._states[pick] = IDLE
         self._crew.forget(pick)
         return self._with_infos(batch)

@@ -47,17 +47,20 @@ class Rows:
 
     def batch(self, pick: slice | np.ndarray = EVERYONE) -> StepBatch:
         """The rows of a range of environments as views, or of any others, copied."""
-        where: Any = pick
+
+        def of(array: np.ndarray) -> np.ndarray:  # `take` costs a quarter of an index
+            return array[pick] if isinstance(pick, slice) else array.take(pick, 0)
+
         return StepBatch(
-            env_ids=self._everyone[where],
-            obs={leaf: array[where] for leaf, array in self.obs.items()},
-            reward=self.reward[where],
-            terminated=self.terminated[where],
-            truncated=self.truncated[where],
-            final_obs={leaf: array[where] for leaf, array in self.final_obs.items()},
-            action_mask=None if self.action_mask is None else self.action_mask[where],
-            valid=self.valid[where],
-            metrics={name: array[where] for name, array in self.metrics.items()},
+            env_ids=of(self._everyone),
+            obs={leaf: of(array) for leaf, array in self.obs.items()},
+            reward=of(self.reward),
+            terminated=of(self.terminated),
+            truncated=of(self.truncated),
+            final_obs={leaf: of(array) for leaf, array in self.final_obs.items()},
+            action_mask=None if self.action_mask is None else of(self.action_mask),
+            valid=of(self.valid),
+            metrics={name: of(array) for name, array in self.metrics.items()},
         )
 
     def cut(self, row: int) -> None:
@@ -73,9 +76,12 @@ class Rows:
 
 def as_range(env_ids: np.ndarray) -> slice | np.ndarray:
     """`env_ids` as a range, where they are one, in order."""
-    if env_ids.size and (env_ids[1:] - env_ids[:-1] == 1).all():
-        return slice(int(env_ids[0]), int(env_ids[-1]) + 1)
-    return env_ids
+    if not env_ids.size:
+        return env_ids
+    first, last = int(env_ids[0]), int(env_ids[-1])
+    if last - first != len(env_ids) - 1 or (env_ids[1:] - env_ids[:-1] != 1).any():
+        return env_ids
+    return slice(first, last + 1)
 
 
 def padded(size: int) -> int:

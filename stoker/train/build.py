@@ -167,6 +167,7 @@ def _assemble(
         seed + 2,
         executor,
     )
+    pinned = pool.memory if _pins(pool, device) else None  # before somebody copies from it
     collection = _make_collector(config, device, pool, policy)
     decisions = decisions + _describe_choices(config, device, policy, collection)
     return Parts(
@@ -182,7 +183,7 @@ def _assemble(
         collection.learner_clock,
         collection.clock,
         collection.trial,
-        pool.memory if _pins(pool, device) else None,
+        pinned,
     )
 
 

@@ -18,8 +18,8 @@ from stoker.config.schema import FaultSettings
 from stoker.envs.registry import EnvFactory
 from stoker.errors import ConfigError
 from stoker.pools.as_gymnasium import PoolVectorEnv
-from stoker.pools.base import DirectPool
 from stoker.pools.choose import choose, probe, usable_cores
+from stoker.pools.direct import DirectPool
 from stoker.pools.open import open_pool
 from stoker.pools.spaces import describe
 

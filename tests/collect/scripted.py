@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from stoker.errors import EnvError
-from stoker.pools.base import BasePool, replay_of
+from stoker.pools.base import BasePool
+from stoker.pools.direct import replay_of
 from stoker.types import (
     PLAIN,
     ActionSpec,

@@ -123,7 +123,7 @@ def test_an_update_comes_to_the_same_however_it_runs(other: str) -> None:
 def test_the_same_seed_gives_the_same_weights() -> None:
     ended = []
     for _ in range(2):
-        parts = parts_for("CartPole-v1")
+        parts = parts_for("CartPole-v1", collect="step")
         for _ in range(3):
             learn(parts)
         ended.append([p.detach().clone() for p in parts.policy.parameters()])
@@ -138,7 +138,7 @@ def test_captured_acting_decides_and_stores_as_eager_acting_does(
     rollouts = []
     for kind in (acting.CapturedActing, acting.Acting):
         monkeypatch.setattr(gather, "CapturedActing", kind)
-        parts = parts_for(env, precision="fp32")
+        parts = parts_for(env, precision="fp32", collect="step")
         first = pytree.tree_map_only(torch.Tensor, torch.clone, collected(parts))
         rollouts.append((first, pytree.tree_map_only(torch.Tensor, torch.clone, collected(parts))))
         parts.close()
@@ -171,7 +171,8 @@ def test_captured_acting_acts_for_any_environments_at_a_step_each(env: str) -> N
             storage.begin(0)
             own.begin(storage)
             for steps, envs in places:
-                actions = own.act(storage, np.array(steps), np.array(envs))
+                own.start(storage, np.array(steps), np.array(envs))
+                actions = own.finish()
                 found.append(torch.from_numpy(actions.copy()))
             rollout = storage.judged_by(gatherer.policy, 0)
             torch.cuda.synchronize()
