@@ -13,9 +13,9 @@ class PhaseClock:
 
     One thread's phases; another may read them.
 
-    Where phases nest the innermost counts: their sum with "other" is the wall clock. A phase that only launches work
-    on a GPU ends before that work does; what waits for it pays. So every phase that is timed
-    apart from others either waits for the device or is followed by one that does.
+    Where phases nest the innermost counts: their sum with "other" is the wall clock. A phase that
+    only launches work on a GPU ends before that work does; what waits for it pays. So every phase
+    that is timed apart from others either waits for the device or is followed by one that does.
     """
 
     def __init__(self) -> None:

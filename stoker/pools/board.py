@@ -27,7 +27,8 @@ AnyBell = Bell | NamedBell
 class Board:
     """One block of memory, laid out alike in every process.
 
-    Each worker has a bell to be called by, and all ring one to answer.
+    Each worker has a bell to be called by, and one to be told that it stalls; all ring one to
+    answer.
     """
 
     def __init__(
@@ -56,15 +57,19 @@ class Board:
         self.wish = np.frombuffer(memory, np.int64, 3, place)
         """Whom the trainer waits for: a first environment, the one after the last, how many."""
         place += padded(self.wish.nbytes)
+        self.beats = np.frombuffer(memory, np.int64, n_workers, place)
+        """How often each worker has turned to another environment."""
+        place += padded(self.beats.nbytes)
         if bells is None:
-            bells = [Bell(memory, place + i * bell.SIZE) for i in range(n_workers + 1)]
-        *self.calls, self.answer = bells
+            bells = [Bell(memory, place + i * bell.SIZE) for i in range(2 * n_workers + 1)]
+        self.calls, self.alarms, self.answer = bells[:n_workers], bells[n_workers:-1], bells[-1]
 
     @classmethod
     def make(cls, context: Any, spec: EnvSpec, n_envs: int, n_workers: int) -> Board:
         """A board in new shared memory, to be handed to workers as they start."""
-        size = Rows.size(spec, n_envs) + sum(map(padded, (n_envs, n_envs, n_workers, 1, 24)))
-        count = n_workers + 1
+        fields = (n_envs, n_envs, n_workers, 1, 24, 8 * n_workers)
+        size = Rows.size(spec, n_envs) + sum(map(padded, fields))
+        count = 2 * n_workers + 1
         named: list[AnyBell] | None = None
         if not semaphores_can_be_shared():
             named = [NamedBell(context) for _ in range(count)]

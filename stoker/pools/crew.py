@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from stoker.pools.launch import starting_workers
 from stoker.pools.worker import Task, work
 from stoker.types import StepBatch
 
-_LOOK_EVERY_S = 0.1
+_LISTEN_EVERY_S = 0.1
 _GRACE_S = 5.0
 """For workers to close their environments, before they are killed."""
 
@@ -67,6 +68,7 @@ class Crew:
         self._make_env, self._board, self._context, self._shares = make_env, board, context, shares
         self._settings, self._log, self._stand_of = settings, log, stand_of
         self._keep_infos, self.infos = keep_infos, dict[int, Infos]()
+        self._look_every = min(settings.stall_after or math.inf, _LISTEN_EVERY_S)
         self._hands: list[Hand] = []
         self._tickets = itertools.count()
         self._owned = [[i for share in owned for i in share] for owned in shares]
@@ -74,7 +76,8 @@ class Crew:
         self._worker_of = np.zeros(n_envs, np.int64)
         for number, owned in enumerate(self._owned):
             self._worker_of[owned] = number
-        self._looked = 0.0
+        self._looked = self._listened = 0.0
+        self._beats = board.beats.copy()
         self._seen = np.zeros(n_envs, np.uint8)
         self._busy_since = np.zeros(n_envs)  # 0: it was not when last looked at
 
@@ -92,6 +95,7 @@ class Crew:
         ours, theirs = self._context.Pipe()
         stacks, their_stacks = self._context.Pipe(duplex=False)
         self._board.calls[number].clear()
+        self._board.alarms[number].clear()
         self._board.mail[number] = 0
         task = Task(
             number,
@@ -229,8 +233,14 @@ class Crew:
     # Watching and mending.
 
     def attend(self) -> None:
-        """Every now and then: hear reports, replace the dead, end what hangs."""
-        if time.monotonic() - self._looked < _LOOK_EVERY_S:
+        """Every now and then: wake who stalls, hear reports, replace the dead, end what hangs."""
+        now = time.monotonic()
+        if now - self._looked < self._look_every:
+            return
+        self._looked = now
+        if self._settings.stall_after > 0:
+            self._look_for_stalls()
+        if now - self._listened < _LISTEN_EVERY_S:
             return
         self._listen(0.0)
         self._check_starts()
@@ -239,7 +249,17 @@ class Crew:
                 error = self._describe_hang(env_id)
                 self._log.note("hangs", error)
                 self._replace(int(self._worker_of[env_id]))
-        self._looked = time.monotonic()
+        self._listened = time.monotonic()
+
+    def _look_for_stalls(self) -> None:
+        """Alarm workers that are where they were at the last look, amid a step."""
+        still = self._board.beats == self._beats
+        self._beats[:] = self._board.beats
+        states = self._board.states
+        if still.any():
+            amid = (states == STEPPING) | (states == RESETTING)
+            for number in set(self._worker_of[amid & still[self._worker_of]].tolist()):
+                self._board.alarms[number].ring()
 
     def forget(self, pick: slice | np.ndarray) -> None:
         """These environments have answered: what they do next began later than what they did."""

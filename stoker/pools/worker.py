@@ -27,6 +27,7 @@ from stoker.pools.board import ASKED, CUT, DONE, IDLE, RENEW, RESETTING, STEPPIN
 from stoker.pools.slot import Slot
 
 _NAP_S = 0.5  # between looks at whether this thread is still to wait
+_NEVER_S = 1e6
 _MANY_TIMES = 4  # longer than usual is a stall
 _NICE = 5
 """How far workers step back."""
@@ -74,7 +75,9 @@ class Worker:
         self._pipe, self._task = pipe, task
         board, number = task.board, task.number
         self._call, self._answer = board.calls[number], board.answer
-        self._states, self._wish = board.states.data, board.wish.data
+        self._states, self._wish, self._beats = (
+            part.data for part in (board.states, board.wish, board.beats)
+        )
         self._slots: list[Slot] = []
         self._shares: list[_Share] = []
         self._last_share = -1
@@ -159,14 +162,16 @@ class Worker:
 
     def _step_queued(self, me: object) -> None:
         states, queue = self._states, self._queue
+        beats, number = self._beats, self._task.number
         began, waiting = time.monotonic(), len(queue)
-        self._stint += 1
         while True:
             try:
                 slot = queue.popleft()
             except IndexError:
                 break
             self._current = slot
+            self._stint += 1
+            beats[number] = self._stint
             states[slot.index] = STEPPING
             try:
                 end = DONE if slot.answer(self._report) else CUT
@@ -212,18 +217,21 @@ class Worker:
     # Relief.
 
     def _watch(self) -> None:
-        """Hand the turn to another thread when a step takes far longer than steps do."""
-        before: tuple[int, Slot | None] = (0, None)
-        since = time.monotonic()
+        """Hand the turn to another thread when a step takes far longer than steps do.
+
+        The trainer sees first that nothing moves: a thread that looked every now and then would
+        have to ask for the GIL, and each of NumPy's releases of it would become a system call.
+        """
+        alarm = self._task.board.alarms[self._task.number]
         while True:
-            time.sleep(self._task.stall_after)
-            now, look = time.monotonic(), (self._stint, self._current)
-            if look != before or look[1] is None:
-                before, since = look, now
-            elif now - since > _MANY_TIMES * statistics.median(self._step_times):
-                with self._turn:
-                    if look == (self._stint, self._current):  # it has not moved after all
-                        self._relieve()
+            if not alarm.wait(_NEVER_S):
+                continue
+            look = (self._stint, self._current)
+            usual = _MANY_TIMES * statistics.median(self._step_times)
+            time.sleep(max(0.0, usual - self._task.stall_after))
+            with self._turn:
+                if look == (self._stint, self._current) and look[1] is not None:
+                    self._relieve()
 
     def _relieve(self) -> None:
         relief = object()
