@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import gymnasium
@@ -49,23 +51,55 @@ class Straggler(Busy):
         return super().step(action)
 
 
-def alone(make: MakeEnv, cores: int, seconds: float = 2.0) -> float:
-    """Steps a second of one environment a core, without a pool."""
-    context = multiprocessing.get_context("forkserver")
-    with context.Pool(cores) as pool:
-        return sum(pool.starmap(_step_for, [(make, seconds)] * cores, chunksize=1))
+class Alone:
+    """One environment a core, without a pool: what there is to reach.
+
+    Its processes stay, so that it can be asked right after what it is compared with: a machine that
+    has idled for a moment is faster than one that works.
+    """
+
+    def __init__(self, make: MakeEnv, cores: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self._ends, self._processes = [], []
+        for number in range(cores):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_step_on, args=(theirs, make, number), daemon=True)
+            process.start()
+            self._ends.append(ours)
+            self._processes.append(process)
+        for end in self._ends:
+            end.recv()
+
+    def __call__(self, seconds: float = 2.0) -> float:
+        """Steps a second of all."""
+        for end in self._ends:
+            end.send(seconds)
+        return sum(end.recv() for end in self._ends)
+
+    def close(self) -> None:
+        for end, process in zip(self._ends, self._processes, strict=True):
+            end.send(None)
+            process.join()
+
+    def __enter__(self) -> Alone:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
-def _step_for(make: MakeEnv, seconds: float) -> float:
+def _step_on(end: Connection, make: MakeEnv, seed: int) -> None:
     env = make()
-    env.reset(seed=0)
-    env.action_space.seed(0)
-    actions = [env.action_space.sample() for _ in range(20)]
-    steps, began = 0, time.perf_counter()
-    while (took := time.perf_counter() - began) < seconds:
-        for action in actions:
-            _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                env.reset()
-        steps += len(actions)
-    return steps / took
+    env.reset(seed=seed)
+    env.action_space.seed(seed)
+    actions = itertools.cycle([env.action_space.sample() for _ in range(1000)])
+    end.send("ready")
+    while (seconds := end.recv()) is not None:
+        steps, began = 0, time.perf_counter()
+        while (took := time.perf_counter() - began) < seconds:
+            for action in itertools.islice(actions, 20):
+                _, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    env.reset()
+            steps += 20
+        end.send(steps / took)

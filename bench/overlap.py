@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from bench.load import Busy, alone
+from bench.load import Alone, Busy
 from bench.record import Row
 from stoker.config import resolve
 from stoker.envs.registry import EnvFactory
@@ -36,6 +36,7 @@ class Speed(NamedTuple):
     collect_s: float
     learn_s: float
     steps: int
+    ceiling: float | None = None  # steps/s of the environments alone, right afterwards
 
     @property
     def efficiency(self) -> float:
@@ -63,7 +64,7 @@ def _synthetic() -> Iterator[Row]:
         # Environments of a worker step one after the other, and the workers side by side.
         cost = ratio * free.learn_s / (64 * n_envs / cores)
         run = partial(train, EnvFactory(Busy, {"seconds": cost}), iterations=8, **settings)
-        yield _row(f"collecting {ratio:g} times as long as learning", *_in_turn(run))
+        yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run))
 
 
 def _real() -> Iterator[Row]:
@@ -81,27 +82,27 @@ def _real() -> Iterator[Row]:
     }
     for env, settings in (("stoker/Mission-v0", mission), ("CartPole-v1", cartpole)):
         factory = EnvFactory(env)
-        run = partial(train, factory, iterations=10, **settings)
         size = settings.get("n_envs", 32)
-        speeds, ceilings = _in_turn(run, partial(alone, factory, cores))
-        yield _row(f"training {env}, {size} environments", speeds, ceilings)
+        with Alone(factory, cores) as alone:
+            run = partial(train, factory, iterations=10, alone=alone, **settings)
+            yield _row(f"training {env}, {size} environments", _in_turn(run))
 
 
-def _in_turn(
-    run: Any, ceiling: Callable[[], float] | None = None
-) -> tuple[dict[str, list[Speed]], list[float]]:
-    """Both modes in turn; with what there is to reach before and after each, as machines wander."""
+def _in_turn(run: Any) -> dict[str, list[Speed]]:
     speeds: dict[str, list[Speed]] = {"step": [], "overlap": []}
-    ceilings = [ceiling()] if ceiling else []
     for i in range(_REPEATS):
         for mode in sorted(speeds, reverse=bool(i % 2)):
             speeds[mode].append(run(collect=mode))
-            ceilings += [ceiling()] if ceiling else []
-    return speeds, ceilings
+    return speeds
 
 
-def _row(case: str, speeds: dict[str, list[Speed]], ceilings: list[float]) -> Row:
+def _row(case: str, speeds: dict[str, list[Speed]]) -> Row:
     """Steps a second where there is a ceiling in steps a second, else the efficiency."""
+    shares = {
+        mode: [round(s.steps / s.wall_s / s.ceiling, 3) for s in of if s.ceiling]
+        for mode, of in speeds.items()
+    }
+    ceilings = [s.ceiling for of in speeds.values() for s in of if s.ceiling]
     rate = {mode: [s.steps / s.wall_s for s in of] for mode, of in speeds.items()}
     efficiency = {mode: [s.efficiency for s in of] for mode, of in speeds.items()}
     shown, unit = (rate, "steps/s") if ceilings else (efficiency, "max(collect, learn) / wall")
@@ -116,6 +117,7 @@ def _row(case: str, speeds: dict[str, list[Speed]], ceilings: list[float]) -> Ro
         round(middle["overlap"] / middle["step"], 3),
         ceiling=round(statistics.median(ceilings)) if ceilings else 1.0,
         details={
+            "share_of_ceiling": shares,
             "ceilings": [round(x) for x in ceilings],
             "steps_per_s": {mode: [round(x) for x in of] for mode, of in rate.items()},
             "efficiency": {mode: [round(x, 3) for x in of] for mode, of in efficiency.items()},
@@ -128,7 +130,12 @@ def _row(case: str, speeds: dict[str, list[Speed]], ceilings: list[float]) -> Ro
 
 
 def train(
-    env: EnvFactory, iterations: int, collect: str, preset: str | None = None, **settings: Any
+    env: EnvFactory,
+    iterations: int,
+    collect: str,
+    preset: str | None = None,
+    alone: Alone | None = None,
+    **settings: Any,
 ) -> Speed:
     """Train for `iterations` after the first ones, which warm up."""
     has_gpu = torch.cuda.is_available()
@@ -146,10 +153,10 @@ def train(
     try:
         loop.run(session, watch, StopRequest(None))
         wall = parts.clock.elapsed()
+        ceiling = alone() if alone else None
     finally:
         parts.close()
     collected = sum(parts.collect_clock.total[phase] for phase in COLLECTING)
     learned = parts.clock.total["update"]
-    return Speed(
-        wall / iterations, collected / iterations, learned / iterations, config.total_batch
-    )
+    wall, collected, learned = (seconds / iterations for seconds in (wall, collected, learned))
+    return Speed(wall, collected, learned, config.total_batch, ceiling)

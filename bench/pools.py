@@ -19,13 +19,13 @@ import numpy as np
 import psutil
 from gymnasium.vector import AsyncVectorEnv
 
-from bench.load import Busy, Straggler, alone
+from bench.load import Alone, Busy, Straggler
 from bench.record import Row
 from stoker.envs.registry import EnvFactory
 from stoker.pools.choose import probe
 from stoker.pools.process import ProcessPool
 
-_REPEATS = 5
+_REPEATS = 9
 _SECONDS = 1.0
 """Of each measurement; all sides take turns, so that a change of the machine's mood hits each."""
 
@@ -49,6 +49,7 @@ def _cartpole(n_envs: int) -> Iterator[Row]:
     pool = ProcessPool(make, probe("CartPole-v1", make()).spec, n_envs, cores)
     subproc = SubprocVecEnv([peer_make] * n_envs)
     gymnasium_envs = AsyncVectorEnv([peer_make] * n_envs)
+    alone = Alone(make, cores)
     pool.reset(0)
     subproc.reset()
     gymnasium_envs.reset(seed=0)
@@ -64,9 +65,10 @@ def _cartpole(n_envs: int) -> Iterator[Row]:
         "ours": lambda: _freely(pool, actions),
         "SubprocVecEnv": lambda: _in_step(step_subproc, n_envs),
         "AsyncVectorEnv": lambda: _in_step(step_gymnasium, n_envs),
-        "ceiling": lambda: alone(make, cores, _SECONDS),
+        "ceiling": lambda: alone(_SECONDS),
     }
     found = _by_turns(sides)
+    alone.close()
     pool.close()
     subproc.close()
     gymnasium_envs.close()
@@ -80,6 +82,7 @@ def _busy() -> Row:
     n_envs = 8 * cores
     pool = ProcessPool(Busy, probe("Busy", Busy()).spec, n_envs, cores)
     peer = AsyncVectorEnv([Busy] * n_envs)
+    alone = Alone(Busy, cores)
     pool.reset(0)
     peer.reset(seed=0)
     actions = np.zeros((64, n_envs, 4), np.int64)
@@ -90,9 +93,10 @@ def _busy() -> Row:
     sides = {
         "ours": lambda: _freely(pool, actions),
         "AsyncVectorEnv": lambda: _in_step(step_gymnasium, n_envs),
-        "ceiling": lambda: alone(Busy, cores, _SECONDS),
+        "ceiling": lambda: alone(_SECONDS),
     }
     found = _by_turns(sides)
+    alone.close()
     pool.close()
     peer.close()
     case = f"1 ms of CPU a step, {n_envs} envs, {cores} workers"
@@ -194,7 +198,7 @@ def _freely(pool: ProcessPool, actions: np.ndarray) -> float:
     taken, turn, began = 0, 0, time.perf_counter()
     while time.perf_counter() - began < _SECONDS:
         turn += 1
-        ids = pool.recv(pool.n_envs // 4).env_ids
+        ids = pool.recv(pool.handful).env_ids
         taken += len(ids)
         pool.send(actions[turn % 64, ids], ids)
     spent = time.perf_counter() - began
@@ -220,23 +224,28 @@ def _by_turns(sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
 
 
 def _row(case: str, ours: list[float], peer: str, theirs: list[float], ceiling: list[float]) -> Row:
-    mine, other = statistics.median(ours), statistics.median(theirs)
+    """The ratio is the middle one of those taken side by side, as the machine wanders."""
     package = "gymnasium" if peer == "AsyncVectorEnv" else "stable-baselines3"
     return Row(
         "pools",
         case,
-        round(mine),
+        round(statistics.median(ours)),
         "steps/s",
-        round(other),
+        round(statistics.median(theirs)),
         f"{package} {peer} {_version(package)}",
-        round(mine / other, 2),
+        round(_middle_ratio(ours, theirs), 2),
         round(statistics.median(ceiling)),
         {
+            "share_of_ceiling": round(_middle_ratio(ours, ceiling), 3),
             "ours": [round(x) for x in ours],
             "peer": [round(x) for x in theirs],
             "ceiling": [round(x) for x in ceiling],
         },
     )
+
+
+def _middle_ratio(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def _version(package: str) -> str:

@@ -34,6 +34,7 @@ class Gathered(NamedTuple):
     steps: int  # transitions
     late: int  # decisions whose outcome did not come in time, and were dropped
     metrics: MetricSums
+    episodes: dict[str, float]  # means of the last ones that ended
 
 
 class Gatherer:
@@ -72,7 +73,7 @@ class Gatherer:
             storage.end({leaf: self._send(value) for leaf, value in self.pool.seen[0].items()})
             if self.stream is not None:
                 self.stream.synchronize()  # sync: the rollout is handed to another stream
-        return Gathered(storage.steps_taken, late, metrics)
+        return Gathered(storage.steps_taken, late, metrics, self.episodes.metrics())
 
     def _gather(
         self, storage: RolloutStorage, metrics: MetricSums, wanted: Callable[[], bool]

@@ -40,7 +40,7 @@ class InStepCollector:
     def _note(self, gathered: Gathered) -> None:
         self.steps, self.late = gathered.steps, gathered.late
         self._metrics.merge(gathered.metrics)
-        self._episodes = self.gatherer.episodes.metrics()
+        self._episodes = gathered.episodes
 
     def metrics(self) -> dict[str, float]:
         """Of episodes, and the means of what environments reported since the last call."""

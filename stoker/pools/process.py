@@ -52,8 +52,9 @@ class ProcessPool(DirectPool):
         n_workers = min(n_workers, n_envs)
         if n_envs >= 2 * n_workers:
             self.groups = (slice(0, n_envs // 2), slice(n_envs // 2, n_envs))
-        # While this many gather, a worker with k environments still has most of the others to step.
-        self.handful = max(1, (n_envs - n_workers) // 4)
+        # While this many gather, a worker still has others to step. Fewer would have the trainer
+        # wake more often, each time at the cost of a worker's core and what its caches hold.
+        self.handful = max(1, min(n_envs // 4, (n_envs - n_workers) // 2))
         self._log, self._check = FaultLog(settings), ValueCheck(spec, settings.check_bounds)
         self._seeds: list[int | None] = [0] * n_envs
         self._episodes = np.zeros(n_envs, np.int64)
@@ -140,6 +141,7 @@ class ProcessPool(DirectPool):
                 pick = self._ready(span, at_least, deadline)
             batch = None if pick is None else self._hand_out(pick)
             if batch is not None:
+                self._board.wish[2] = self.n_envs + 1  # nobody is to be woken until the next time
                 return batch
             self._crew.attend()
 

@@ -36,7 +36,8 @@ class Rows:
         self.action_mask = arrays["action_mask"] if spec.has_mask else None
         self.obs: HostObs = {leaf: arrays[f"obs.{leaf}"] for leaf in spec.observation}
         self.final_obs: HostObs = {leaf: arrays[f"final.{leaf}"] for leaf in spec.observation}
-        self.metrics = {name: arrays[f"metric.{name}"] for name in spec.metric_names}
+        self._metrics = arrays["metrics"]
+        self.metrics = dict(zip(spec.metric_names, self._metrics.T, strict=True))
         self._everyone = np.arange(n_envs)
 
     @staticmethod
@@ -60,7 +61,7 @@ class Rows:
             final_obs={leaf: of(array) for leaf, array in self.final_obs.items()},
             action_mask=None if self.action_mask is None else of(self.action_mask),
             valid=of(self.valid),
-            metrics={name: of(array) for name, array in self.metrics.items()},
+            metrics=dict(zip(self.spec.metric_names, of(self._metrics).T, strict=True)),
         )
 
     def cut(self, row: int) -> None:
@@ -99,5 +100,4 @@ def _layout(spec: EnvSpec, n: int) -> Iterator[tuple[str, tuple[int, ...], Any]]
     for leaf, kind in spec.observation.items():
         yield f"obs.{leaf}", (n, *kind.shape), kind.dtype
         yield f"final.{leaf}", (n, *kind.shape), kind.dtype
-    for name in spec.metric_names:
-        yield f"metric.{name}", (n,), np.float32
+    yield "metrics", (n, len(spec.metric_names)), np.float32

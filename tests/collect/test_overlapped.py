@@ -177,7 +177,8 @@ def test_metrics_are_means_since_the_last_call_and_of_rollouts_handed_over() -> 
     with overlapped() as bench, overlapped(ahead=False) as slow:
         for each in (bench, slow):
             each.collector.collect()
-        bench.collector._answers.put(bench.collector._answers.get())  # the next one is full
+        bench.collector._orders.put(None)  # so that it says when the next one is full
+        bench.collector._answers.get(timeout=60)
         expected = slow.collector.metrics()
         assert bench.collector.metrics() == expected
         assert expected["env/number"] == (STEPS - 1) / 2
