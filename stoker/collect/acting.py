@@ -30,10 +30,7 @@ class Acting:
         """
         rows = storage.capacity + 1
         drawn = self.policy.draw_noise(rows * storage.n_envs).unflatten(0, (rows, storage.n_envs))
-        if self._noise.shape == drawn.shape:
-            self._noise.copy_(drawn)
-        else:
-            self._noise = drawn
+        self._noise = self._noise.copy_(drawn) if self._noise.numel() else drawn
 
     def start(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
         """Begin to decide for what these environments see."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -72,7 +72,7 @@ class MetricSums:
 
     def __init__(self) -> None:
         self._reported: list[Mapping[str, np.ndarray]] = []
-        self._sums: dict[str, tuple[float, int]] = {}
+        self._sums: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(2))  # and counts
 
     def take(self, batch: StepBatch) -> None:
         if batch.metrics:  # summed later, all at once: environments are waiting now
@@ -80,23 +80,19 @@ class MetricSums:
 
     def merge(self, other: MetricSums) -> None:
         """Count what `other` counted as well."""
-        for name, (total, count) in other._summed().items():
-            self._add(name, total, count)
+        for name, sums in other._summed().items():
+            self._sums[name] += sums
 
     def means(self) -> dict[str, float]:
-        return {f"env/{name}": total / n for name, (total, n) in self._summed().items() if n}
+        return {f"env/{name}": float(s / n) for name, (s, n) in self._summed().items() if n}
 
-    def _summed(self) -> dict[str, tuple[float, int]]:
+    def _summed(self) -> dict[str, np.ndarray]:
         for name in dict.fromkeys(name for some in self._reported for name in some):
             values = np.concatenate([some[name] for some in self._reported if name in some])
             known = values[np.isfinite(values)]
-            self._add(name, float(known.sum(dtype=np.float64)), known.size)
+            self._sums[name] += known.sum(dtype=np.float64), known.size
         self._reported.clear()
         return self._sums
-
-    def _add(self, name: str, total: float, count: int) -> None:
-        so_far, steps = self._sums.get(name, (0.0, 0))
-        self._sums[name] = so_far + total, steps + count
 
 
 class JournalKeeper:
@@ -120,8 +116,7 @@ class JournalKeeper:
         self._longest += 1
         if self._longest >= min(len(self._actions), self._limit):
             self._longest = int(self._length.max()) + 1
-            while len(self._actions) < min(self._longest, self._limit):
-                self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)])
+            self._make_room(min(self._longest, self._limit))
             kept = place < self._limit
             self._actions[place[kept], ids[kept]] = actions[kept]
         else:
@@ -131,6 +126,10 @@ class JournalKeeper:
         if over.size:
             self._episode[over] += 1
             self._length[over] = 0
+
+    def _make_room(self, steps: int) -> None:
+        while len(self._actions) < steps:
+            self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)])
 
     def journal(self) -> EpisodeJournal:
         """Where every environment stands now."""
@@ -143,8 +142,7 @@ class JournalKeeper:
         self._episode[:] = journal.episode
         self._length[:] = np.maximum(journal.length, 0)
         self._longest = int(self._length.max(initial=0))
-        while len(self._actions) < len(journal.actions):
-            self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)])
+        self._make_room(len(journal.actions))
         self._actions[: len(journal.actions)] = journal.actions
         self._episode[restarted] += 1
         self._length[restarted] = 0

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from stoker.collect.acting import Acting, CapturedActing, Place, Steps
+from stoker.collect.acting import Acting, CapturedActing, Place
 from stoker.collect.episodes import EpisodeTracker, JournalKeeper, MetricSums
 from stoker.storage.rollout import RolloutStorage
 from stoker.types import Clock, EpisodeJournal, Policy, Pool, StepBatch
@@ -52,7 +51,7 @@ class Gatherer:
         self.episodes = EpisodeTracker(pool.n_envs)
         action = pool.spec.action
         self._journal = JournalKeeper(pool.n_envs, action.width, action.continuous)
-        self._device, self._ids = device, np.arange(pool.n_envs)
+        self._ids = np.arange(pool.n_envs)
         self._actions = np.zeros(
             (pool.n_envs, action.width), np.float32 if action.continuous else np.int64
         )
@@ -70,7 +69,7 @@ class Gatherer:
             self._acting.begin(storage)
             metrics = MetricSums()
             late = self._gather(storage, metrics, wanted)
-            storage.end({leaf: self._send(value) for leaf, value in self.pool.seen[0].items()})
+            storage.end({k: torch.from_numpy(v) for k, v in self.pool.seen[0].items()})
             if self.stream is not None:
                 self.stream.synchronize()  # sync: the rollout is handed to another stream
         return Gathered(storage.steps_taken, late, metrics, self.episodes.metrics())
@@ -87,18 +86,14 @@ class Gatherer:
                     with self.clock.phase("env"):
                         batch = self.pool.recv(group.stop - group.start, group)
                 if t < storage.n_steps:
-                    self._decide(storage, t, group)
+                    with self.clock.phase("inference"):
+                        self._acting.start(storage, t, group)
                 if t > 0:  # while the device decides
                     storage.write_outcome(t - 1, batch)
                     self._count(batch, metrics)
                 if t < storage.n_steps:
                     self._send_on(group)
         return 0
-
-    def _decide(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
-        """Begin to act for some."""
-        with self.clock.phase("inference"):
-            self._acting.start(storage, t, place)
 
     def _send_on(self, place: Place) -> None:
         """Have those who were acted for step."""
@@ -113,9 +108,6 @@ class Gatherer:
         self.episodes.take(batch)
         self._journal.take(self._actions[batch.env_ids], batch)
         metrics.take(batch)
-
-    def _send(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)  # sync: once a rollout
 
     def on_its_stream(self) -> AbstractContextManager[object]:
         """Where its work on a GPU is queued, apart from the learner's."""
@@ -183,11 +175,10 @@ class FreeGatherer(Gatherer):
                 batch = self.pool.recv(min(asked, self.pool.handful), patience=patience)
             if not wanted():
                 raise GatheringInterruptedError
-            ids, kept = batch.env_ids, batch
+            on = ids = batch.env_ids
             if not ids.size:
-                on = ids
                 continue
-            steps = self._step_of[ids]
+            kept, steps = batch, self._step_of[ids]
             self._step_of[ids] = _NOT_ASKED
             if elsewhere:
                 ours = steps >= 0
@@ -215,7 +206,8 @@ class FreeGatherer(Gatherer):
         if ids.size:
             self._left -= ids.size
             self._step_of[ids] = taken
-            self._decide(storage, taken, ids)
+            with self.clock.phase("inference"):
+                self._acting.start(storage, taken, ids)
         return ids
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:

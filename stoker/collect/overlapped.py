@@ -77,7 +77,10 @@ class OverlappedCollector(InStepCollector):
         return self._boundary
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        self._finish()
+        if self._under_way:  # which is waited for, and forgotten
+            self._orders.put(None)
+            self._answers.get()
+            self._under_way = False
         restarted = self.gatherer.restore(state)
         self._boundary = self.gatherer.state()
         return restarted
@@ -87,13 +90,6 @@ class OverlappedCollector(InStepCollector):
         self._closing = True
         self._orders.put(None)
         self._thread.join()
-
-    def _finish(self) -> None:
-        """Wait for the rollout under way, if there is one, and forget it."""
-        if self._under_way:
-            self._orders.put(None)
-            self._answers.get()
-            self._under_way = False
 
     def _work(self) -> None:
         """Fill what is ordered; each answer waits for the next order, which may be to rest.

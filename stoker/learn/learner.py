@@ -55,8 +55,6 @@ class Learner:
         self._sums = torch.empty(0, device=device)
         self._made, self._skipped = (torch.zeros((), device=device) for _ in range(2))
         self._stopped = torch.zeros((), dtype=torch.bool, device=device)
-        self._answer = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
-        self._flag = torch.zeros((), dtype=torch.bool, pin_memory=device.type == "cuda")
 
     def anneal(self, remaining: float) -> None:
         """Set the schedules for a run of which the share `remaining` lies ahead."""
@@ -91,12 +89,11 @@ class Learner:
         return LearnReport(metrics, self._skipped.clone())
 
     def _has_stopped(self) -> bool:
-        if self._answer is not None:
-            self._flag.copy_(self._stopped, non_blocking=True)
-            self._answer.record()
-            self._answer.synchronize()  # sync: one flag, asleep, as workers need the cores
-            return bool(self._flag)
-        return bool(self._stopped)
+        if self._stopped.is_cuda:
+            reached = torch.cuda.Event(blocking=True)  # sleeps: workers need the cores
+            reached.record()
+            reached.synchronize()  # sync: the epoch is over
+        return bool(self._stopped)  # sync: one flag
 
     def _shuffled(self, rows: int) -> Tensor:
         order = torch.randperm(rows, generator=self.generator, device=self.generator.device)

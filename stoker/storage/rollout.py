@@ -136,7 +136,7 @@ class RolloutStorage:
         for name, staged in self._staged.items():
             getattr(self._rollout, name)[: self.capacity].copy_(staged, non_blocking=True)
         for leaf, value in last_obs.items():
-            self._last_obs[leaf].copy_(value)
+            self._last_obs[leaf].copy_(value)  # sync: once a rollout
 
     def judged_by(self, policy: Policy, version: int) -> Rollout:
         """The rollout as far as it goes, with `policy`'s values; until the next one is begun.
