@@ -63,7 +63,7 @@ def _synthetic() -> Iterator[Row]:
     for ratio in _RATIOS:
         # Environments of a worker step one after the other, and the workers side by side.
         cost = ratio * free.learn_s / (64 * n_envs / cores)
-        run = partial(train, EnvFactory(Busy, {"seconds": cost}), iterations=8, **settings)
+        run = partial(train, EnvFactory(Busy, {"seconds": cost}), iterations=16, **settings)
         yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run))
 
 
@@ -84,7 +84,7 @@ def _real() -> Iterator[Row]:
         factory = EnvFactory(env)
         size = settings.get("n_envs", 32)
         with Alone(factory, cores) as alone:
-            run = partial(train, factory, iterations=10, alone=alone, **settings)
+            run = partial(train, factory, iterations=12, alone=alone, **settings)
             yield _row(f"training {env}, {size} environments", _in_turn(run))
 
 
