@@ -32,7 +32,6 @@ from stoker.types import EnvSpec, EpisodeJournal, StepBatch
 
 _SLICE_S = 0.02
 """How long to sleep at most before looking whether all is well."""
-_DONE = bytes([DONE])
 
 
 class ProcessPool(DirectPool):
@@ -119,7 +118,7 @@ class ProcessPool(DirectPool):
         self._crew.ring_for(env_ids)
 
     def _refuse_busy(self, env_ids: np.ndarray) -> None:
-        if any(self._states[env_ids].tobytes()):
+        if np.count_nonzero(self._states.take(env_ids)):  # who is idle is 0
             busy = env_ids[self._states[env_ids] != IDLE].tolist()
             raise ConfigError(
                 f"Environments {busy} have not answered their last action; receive them first."
@@ -129,32 +128,29 @@ class ProcessPool(DirectPool):
         self, at_least: int, among: slice | None = None, patience: float | None = None
     ) -> StepBatch:
         first, last, _ = (among or EVERYONE).indices(self.n_envs)
-        span = slice(first, last)
-        everyone_done, seen = _DONE * (last - first), self._state_bytes[span]
         deadline = math.inf if patience is None else time.monotonic() + patience
         self._board.wish[:] = first, last, at_least  # before looking, so that no ring is missed
-        self._crew.attend()
         while True:
-            if seen == everyone_done:
-                pick: slice | np.ndarray | None = span
-            else:
-                pick = self._ready(span, at_least, deadline)
+            self._crew.attend()
+            pick = self._ready(first, last, at_least, deadline)
             batch = None if pick is None else self._hand_out(pick)
             if batch is not None:
                 self._board.wish[2] = self.n_envs + 1  # nobody is to be woken until the next time
                 return batch
-            self._crew.attend()
 
-    def _ready(self, span: slice, at_least: int, deadline: float) -> slice | np.ndarray | None:
-        """Those of `span` that are done, if there are enough or it is time; else a short sleep."""
-        states = self._states[span]
-        done = states >= DONE
-        found, busy = np.count_nonzero(done), np.count_nonzero(states)  # who is idle is 0
+    def _ready(
+        self, first: int, last: int, at_least: int, deadline: float
+    ) -> slice | np.ndarray | None:
+        """Those in a range that are done, if there are enough or it is time; else a short sleep."""
+        states = self._state_bytes[first:last].tobytes()
+        done = states.count(DONE) + states.count(CUT)
+        if done == len(states):
+            return slice(first, last)
         left = deadline - time.monotonic()
-        if found >= at_least or found == busy or left <= 0:
-            return as_range(done.nonzero()[0] + span.start)
-        self._crew.wait(min(_SLICE_S, left))
-        return None
+        if done < at_least and done + states.count(IDLE) < len(states) and left > 0:
+            self._crew.wait(min(_SLICE_S, left))
+            return None
+        return as_range((np.frombuffer(states, np.uint8) >= DONE).nonzero()[0] + first)
 
     def _hand_out(self, pick: slice | np.ndarray) -> StepBatch | None:
         """The rows of these environments; None if some are refused, and asked to be renewed."""

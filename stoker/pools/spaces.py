@@ -164,4 +164,4 @@ class ActionCodec:
             encoded = actions
         else:
             encoded = actions + self._start
-        return encoded.reshape(len(actions), *self.spec.shape).astype(self.spec.dtype)
+        return encoded.reshape(len(actions), *self.spec.shape).astype(self.spec.dtype, copy=False)
