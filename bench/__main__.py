@@ -1,27 +1,31 @@
-"""`python -m bench NAME [--save]`."""
+"""`python -m bench NAME [--case TEXT] [--save]`."""
 
 from __future__ import annotations
 
 import argparse
 
 from bench import handover, lag, learning, overlap, pools
-from bench.record import publish
+from bench.record import Cases, publish
 
-BENCHES = {
-    "handover": handover.measure,
-    "lag": lag.measure,
-    "learning": learning.measure,
-    "overlap": overlap.measure,
-    "pools": pools.measure,
+BENCHES: dict[str, Cases] = {
+    "handover": handover.CASES,
+    "lag": lag.CASES,
+    "learning": learning.CASES,
+    "overlap": overlap.CASES,
+    "pools": pools.CASES,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=BENCHES)
+    parser.add_argument("--case", default="", help="only those whose names have this in them")
     parser.add_argument("--save", action="store_true", help="keep the rows in bench/results")
     given = parser.parse_args()
-    publish(given.name, BENCHES[given.name](), given.save)
+    cases = BENCHES[given.name]
+    if not any(given.case in case for case in cases):
+        parser.error(f"no case of {given.name} has {given.case!r} in it: {', '.join(cases)}")
+    publish(given.name, cases, given.case, given.save)
 
 
 if __name__ == "__main__":

@@ -14,24 +14,21 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from bench.record import Row
+from bench.record import Cases, Row
 
 SEEDS = range(5)
 AT_ONCE = 5  # both modes share the machine in the same way
 _T_95 = 2.776  # of Student's distribution with 4 degrees of freedom
 # Minibatches and epochs as Stable-Baselines3 has them where nobody says otherwise.
-_SHARED = "--pool process --n-workers 2 --n-envs 8 --n-steps 128 --batch-size 64 --n-epochs 10"
-CASES = (
-    # environment, steps, reward that counts as reached while training, other settings
-    ("CartPole-v1", "100k", 400.0, f"{_SHARED} --network-arch 128,128"),
-    ("Acrobot-v1", "100k", -110.0, f"{_SHARED} --network-arch 128,128"),
-    ("Pendulum-v1", "200k", -400.0, f"{_SHARED} --network-arch 128,128"),
-    ("stoker/Mission-v0", "50k", 2.0, f"{_SHARED} --network-arch 128,128"),
+_SETTINGS = (
+    "--pool process --n-workers 2 --n-envs 8 --n-steps 128 --batch-size 64 --n-epochs 10 "
+    "--network-arch 128,128"
 )
 
 
@@ -44,18 +41,15 @@ class Trained(NamedTuple):
     lag: float
 
 
-def measure() -> Iterator[Row]:
+def _lag(env: str, steps: str, threshold: float) -> Iterator[Row]:
     """`stoker train ... --collect step` and `--collect overlap`, seed by seed, in turn."""
-    for env, steps, threshold, settings in CASES:
-        jobs = [(seed, mode) for seed in SEEDS for mode in _order(seed)]
-        with ThreadPoolExecutor(AT_ONCE) as workers:
-            ended = list(
-                workers.map(lambda job, c=(env, steps, threshold, settings): _train(*c, *job), jobs)
-            )
-        runs: dict[str, list[Trained]] = {"step": [], "overlap": []}
-        for (_, mode), run in zip(jobs, ended, strict=True):
-            runs[mode].append(run)
-        yield _row(env, steps, threshold, runs)
+    jobs = [(seed, mode) for seed in SEEDS for mode in _order(seed)]
+    with ThreadPoolExecutor(AT_ONCE) as workers:
+        ended = list(workers.map(lambda job: _train(env, steps, threshold, *job), jobs))
+    runs: dict[str, list[Trained]] = {"step": [], "overlap": []}
+    for (_, mode), run in zip(jobs, ended, strict=True):
+        runs[mode].append(run)
+    yield _row(env, steps, threshold, runs)
 
 
 def _order(seed: int) -> tuple[str, str]:
@@ -103,11 +97,11 @@ def _median(times: list[float | None]) -> float | None:
     return statistics.median(known) if len(known) == len(times) else None
 
 
-def _train(env: str, steps: str, threshold: float, settings: str, seed: int, mode: str) -> Trained:
+def _train(env: str, steps: str, threshold: float, seed: int, mode: str) -> Trained:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as folder:
         words = ["train", "--env", env, "--timesteps", steps, "--seed", str(seed), "--json"]
-        words += ["--collect", mode, "--device", device, "--runs-dir", folder, *settings.split()]
+        words += ["--collect", mode, "--device", device, "--runs-dir", folder, *_SETTINGS.split()]
         ended = subprocess.run(
             [sys.executable, "-m", "stoker", *words], capture_output=True, text=True, check=True
         )
@@ -124,3 +118,15 @@ def _when_reached(metrics: Path, threshold: float) -> float | None:
         if row.get("rollout/ep_rew_mean", -math.inf) >= threshold:
             return float(row["wall_s"])
     return None
+
+
+CASES: Cases = {
+    # environment, steps, reward that counts as reached while training
+    case[0]: partial(_lag, *case)
+    for case in (
+        ("CartPole-v1", "100k", 400.0),
+        ("Acrobot-v1", "100k", -110.0),
+        ("Pendulum-v1", "200k", -400.0),
+        ("stoker/Mission-v0", "50k", 2.0),
+    )
+}

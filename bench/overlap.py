@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from bench.load import Alone, Busy
-from bench.record import Row
+from bench.record import Cases, Row
 from stoker.config import resolve
+from stoker.config.presets import PRESETS
 from stoker.envs.registry import EnvFactory
 from stoker.train import loop
 from stoker.train.build import build
@@ -44,11 +45,6 @@ class Speed(NamedTuple):
         return max(self.collect_s, self.learn_s) / self.wall_s
 
 
-def measure() -> Iterator[Row]:
-    yield from _synthetic()
-    yield from _real()
-
-
 def _synthetic() -> Iterator[Row]:
     cores = len(os.sched_getaffinity(0))
     n_envs = 2 * cores
@@ -67,25 +63,29 @@ def _synthetic() -> Iterator[Row]:
         yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run))
 
 
-def _real() -> Iterator[Row]:
-    cores = len(os.sched_getaffinity(0))
-    mission: dict[str, Any] = {"preset": "heavy", "pool": "process"}
-    wide = 256 * cores
-    cartpole: dict[str, Any] = {
-        "n_envs": wide,
-        "n_steps": 32,
-        "batch_size": wide * 4,
-        "n_epochs": 4,
-        "network_arch": (64, 64),
-        "pool": "process",
-        "target_kl": None,
-    }
-    for env, settings in (("stoker/Mission-v0", mission), ("CartPole-v1", cartpole)):
-        factory = EnvFactory(env)
-        size = settings.get("n_envs", 32)
-        with Alone(factory, cores) as alone:
-            run = partial(train, factory, iterations=12, alone=alone, **settings)
-            yield _row(f"training {env}, {size} environments", _in_turn(run))
+def _mission() -> Iterator[Row]:
+    yield _real("stoker/Mission-v0", preset="heavy", pool="process")
+
+
+def _cartpole() -> Iterator[Row]:
+    wide = 256 * len(os.sched_getaffinity(0))
+    yield _real(
+        "CartPole-v1",
+        n_envs=wide,
+        n_steps=32,
+        batch_size=wide * 4,
+        n_epochs=4,
+        network_arch=(64, 64),
+        pool="process",
+        target_kl=None,
+    )
+
+
+def _real(env: str, **settings: Any) -> Row:
+    factory, size = EnvFactory(env), settings.get("n_envs", PRESETS["heavy"].n_envs)
+    with Alone(factory, len(os.sched_getaffinity(0))) as alone:
+        run = partial(train, factory, iterations=12, alone=alone, **settings)
+        return _row(f"training {env}, {size} environments", _in_turn(run))
 
 
 def _in_turn(run: Any) -> dict[str, list[Speed]]:
@@ -160,3 +160,6 @@ def train(
     learned = parts.clock.total["update"]
     wall, collected, learned = (seconds / iterations for seconds in (wall, collected, learned))
     return Speed(wall, collected, learned, config.total_batch, ceiling)
+
+
+CASES: Cases = {"synthetic": _synthetic, "Mission": _mission, "CartPole": _cartpole}

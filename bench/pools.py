@@ -20,7 +20,7 @@ import psutil
 from gymnasium.vector import AsyncVectorEnv
 
 from bench.load import Alone, Busy, Straggler
-from bench.record import Row
+from bench.record import Cases, Row
 from stoker.envs.registry import EnvFactory
 from stoker.pools.choose import probe
 from stoker.pools.process import ProcessPool
@@ -28,15 +28,6 @@ from stoker.pools.process import ProcessPool
 _REPEATS = 9
 _SECONDS = 1.0
 """Of each measurement; all sides take turns, so that a change of the machine's mood hits each."""
-
-
-def measure() -> Iterator[Row]:
-    """CartPole, 1 ms, memory, straggler."""
-    for n_envs in (16, 64):
-        yield from _cartpole(n_envs)
-    yield _busy()
-    yield _memory()
-    yield _straggler()
 
 
 def _cartpole(n_envs: int) -> Iterator[Row]:
@@ -77,7 +68,7 @@ def _cartpole(n_envs: int) -> Iterator[Row]:
         yield _row(f"CartPole-v1, {n_envs} envs, {cores} workers", ours, peer, found[peer], ceiling)
 
 
-def _busy() -> Row:
+def _busy() -> Iterator[Row]:
     cores = len(os.sched_getaffinity(0))
     n_envs = 8 * cores
     pool = ProcessPool(Busy, probe("Busy", Busy()).spec, n_envs, cores)
@@ -100,10 +91,10 @@ def _busy() -> Row:
     pool.close()
     peer.close()
     case = f"1 ms of CPU a step, {n_envs} envs, {cores} workers"
-    return _row(case, found["ours"], "AsyncVectorEnv", found["AsyncVectorEnv"], found["ceiling"])
+    yield _row(case, found["ours"], "AsyncVectorEnv", found["AsyncVectorEnv"], found["ceiling"])
 
 
-def _memory() -> Row:
+def _memory() -> Iterator[Row]:
     """Of a worker with one environment, beyond what it shares with others (PSS), and in all."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
@@ -126,7 +117,7 @@ def _memory() -> Row:
         }
         with_workers.close()
     ours, peer = sizes["ours"]["rss_mb"], sizes["SubprocVecEnv"]["rss_mb"]
-    return Row(
+    yield Row(
         "pools",
         "memory of a worker",
         ours,
@@ -143,7 +134,7 @@ def _is_worker(process: psutil.Process) -> bool:
     return "resource_tracker" not in " ".join(process.cmdline()) and not process.children()
 
 
-def _straggler(n_envs: int = 64) -> Row:
+def _straggler(n_envs: int = 64) -> Iterator[Row]:
     """Steps of the other 63, with and without one that sleeps 5 s at every tenth of its own."""
     cores = len(os.sched_getaffinity(0))
     spec = probe("Straggler", Straggler()).spec
@@ -155,7 +146,7 @@ def _straggler(n_envs: int = 64) -> Row:
             found[with_pauses].append(_others(pool, with_pauses, seconds=6.0))
     pool.close()
     ours, without = statistics.median(found[True]), statistics.median(found[False])
-    return Row(
+    yield Row(
         "pools",
         f"{n_envs - 1} envs beside one that sleeps 5 s at every tenth step",
         round(ours),
@@ -252,3 +243,12 @@ def _version(package: str) -> str:
     from importlib.metadata import version
 
     return version(package)
+
+
+CASES: Cases = {
+    "CartPole-v1, 16": partial(_cartpole, 16),
+    "CartPole-v1, 64": partial(_cartpole, 64),
+    "1 ms": _busy,
+    "memory": _memory,
+    "straggler": _straggler,
+}

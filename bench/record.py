@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +29,13 @@ class Row(NamedTuple):
     details: dict[str, Any] | None = None
 
 
+Measure = Callable[[], Iterable[Row]]
+Cases = Mapping[str, Measure]
+"""What a benchmark can measure, by name."""
+
+
 def surroundings() -> dict[str, Any]:
-    """Hardware, versions and commit."""
+    """Hardware and versions."""
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -39,22 +44,36 @@ def surroundings() -> dict[str, Any]:
         "gpu": gpu,
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("torch", "numpy", "gymnasium")},
-        "commit": _commit(),
-        "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def publish(name: str, rows: Iterable[Row], save: bool) -> None:
-    """Print each row as it comes, and keep all so far with their surroundings."""
-    where, kept = surroundings(), []
-    RESULTS.mkdir(exist_ok=True)
+def publish(name: str, cases: Cases, only: str, save: bool) -> None:
+    """Measure the cases whose names have `only` in them, and print each row as it comes.
+
+    Rows that are kept say of which commit they are; those of other cases stay, where the machine
+    and its versions are the same.
+    """
+    where = surroundings()
     file = RESULTS / f"{name}-{'gpu' if where['gpu'] else 'cpu'}.json"
-    for row in rows:
-        print(json.dumps(row._asdict(), allow_nan=False), flush=True)
-        kept.append(row._asdict())
-        if save:
-            content = json.dumps({**where, "rows": kept}, indent=1, allow_nan=False)
-            file.write_text(content + "\n")
+    told = {"commit": _commit(), "date": time.strftime("%Y-%m-%d")}
+    for case, measure in cases.items():
+        for row in measure() if only in case else ():
+            print(json.dumps(row._asdict(), allow_nan=False), flush=True)
+            if save:
+                _keep(file, where, row._asdict() | told)
+
+
+def _keep(file: Path, where: dict[str, Any], row: dict[str, Any]) -> None:
+    """Put a row in a file of results, in place of an earlier one of its case and peer."""
+    rows: list[dict[str, Any]] = []
+    if file.exists():
+        found = json.loads(file.read_text())
+        if all(found[key] == value for key, value in where.items()):
+            rows = found["rows"]
+    which = ("case", "peer_name")
+    rows = [old for old in rows if any(old[key] != row[key] for key in which)] + [row]
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps({**where, "rows": rows}, indent=1, allow_nan=False) + "\n")
 
 
 def _version(package: str) -> str | None:
