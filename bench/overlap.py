@@ -57,9 +57,14 @@ def _synthetic() -> Iterator[Row]:
     settings |= {"batch_size": n_envs * 16, "n_epochs": 8, "target_kl": None}
     free = train(EnvFactory(Busy, {"seconds": 0.0}), iterations=6, collect="step", **settings)
     for ratio in _RATIOS:
+        # Collecting cannot take less than with an environment that costs nothing, so where it is to
+        # be the shorter, learning is made longer.
+        epochs = max(8, round(8 * free.collect_s / free.learn_s / ratio))
+        learn = free.learn_s * epochs / 8
         # Environments of a worker step one after the other, and the workers side by side.
-        cost = ratio * free.learn_s / (64 * n_envs / cores)
-        run = partial(train, EnvFactory(Busy, {"seconds": cost}), iterations=16, **settings)
+        cost = max(0.0, ratio * learn - free.collect_s) / (64 * n_envs / cores)
+        factory = EnvFactory(Busy, {"seconds": cost})
+        run = partial(train, factory, iterations=16, **settings | {"n_epochs": epochs})
         yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run))
 
 

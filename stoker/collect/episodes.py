@@ -106,7 +106,7 @@ class JournalKeeper:
         self._limit = limit
         self._episode = np.zeros(n_envs, np.int64)
         self._length = np.zeros(n_envs, np.int64)
-        self._longest = 0  # episode, or less: looked up when it matters
+        self._longest = 0  # no episode is longer; the true length is looked up when it matters
         self._actions = np.zeros((256, n_envs, width), np.float32 if continuous else np.int64)
 
     def take(self, actions: np.ndarray, batch: StepBatch) -> None:

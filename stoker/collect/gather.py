@@ -189,9 +189,11 @@ class FreeGatherer(Gatherer):
             on = self._go_on(storage, ids)
             storage.write_outcome(steps, kept)  # while the device decides
             self._count(batch, metrics)
-            if ends == math.inf and not on.size and 2 * made > total:
-                now = time.perf_counter()
-                ends = now + max(_SHORTEST_TAIL_S, _TAIL * (now - began))
+            if not on.size and ends == math.inf and 2 * made > total:
+                behind = np.count_nonzero(self._taken < storage.capacity)
+                if not self._left or 2 * behind <= storage.n_envs:  # else they make the rest
+                    now = time.perf_counter()
+                    ends = now + max(_SHORTEST_TAIL_S, _TAIL * (now - began))
         late = self._ids[self._step_of >= 0]
         storage.cut(self._step_of[late], late)
         self._step_of[late] = _ELSEWHERE

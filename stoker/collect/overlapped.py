@@ -39,8 +39,10 @@ class OverlappedCollector(InStepCollector):
         self._weights, self._learner_clock = weights, clock
         self.ahead = ahead
         self._boundary = gatherer.state()
-        self._under_way = False
-        self._closing = False
+        self._start()
+
+    def _start(self) -> None:
+        self._under_way = self._closing = False
         self._orders: queue.SimpleQueue[RolloutStorage | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[_Filled | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="stoker-collect", daemon=True)
@@ -55,7 +57,6 @@ class OverlappedCollector(InStepCollector):
         with self._learner_clock.phase("wait"):
             answer = self._answers.get()
         if isinstance(answer, BaseException):
-            self._under_way = False
             raise answer
         gathered, self._boundary = answer
         self._note(gathered)
@@ -77,12 +78,10 @@ class OverlappedCollector(InStepCollector):
         return self._boundary
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        if self._under_way:  # which is waited for, and forgotten
-            self._orders.put(None)
-            self._answers.get()
-            self._under_way = False
+        self.close()  # whatever was under way, or interrupted
         restarted = self.gatherer.restore(state)
         self._boundary = self.gatherer.state()
+        self._start()
         return restarted
 
     def close(self) -> None:
@@ -96,23 +95,21 @@ class OverlappedCollector(InStepCollector):
 
         So whoever gets a rollout cannot publish weights before the next one has taken its own.
         """
-        storage = None
+        storage: RolloutStorage | None = None
+        version: int | None = None
         while not self._closing:
             if storage is None:
-                storage = self._orders.get()
-                version = self._take_weights()
+                storage, version = self._orders.get(), None
                 continue
             answer: _Filled | BaseException
             try:
+                version = self._take_weights() if version is None else version
                 gathered = self.gatherer.fill(storage, version, wanted=lambda: not self._closing)
                 answer = gathered, self.gatherer.state()
+                storage = self._orders.get()
+                version = None if storage is None else self._take_weights()
             except BaseException as error:  # the learner's thread raises it
-                answer = error
-            storage = self._orders.get()
-            if isinstance(answer, BaseException):
-                storage = None
-            elif storage is not None:
-                version = self._take_weights()
+                answer, storage = error, None
             self._answers.put(answer)
 
     def _take_weights(self) -> int:

@@ -51,7 +51,9 @@ class PhaseClock:
 
     def lap(self) -> tuple[float, dict[str, float]]:
         """Seconds since the last lap, and the share of each phase in them; shares sum to 1."""
-        now, total = time.perf_counter(), dict(self.total)
+        now, total, running = time.perf_counter(), dict(self.total), self._now
+        if running is not None:  # as far as it has come
+            total[running] = total.get(running, 0.0) + max(0.0, now - self._since)
         wall = max(now - self._lap_start, 1e-9)
         before = self._before_lap
         spent = {k: took - before.get(k, 0.0) for k, took in total.items() if took != before.get(k)}

@@ -11,7 +11,8 @@ from stoker.pools.bell import Bell, NamedBell, semaphores_can_be_shared
 from stoker.pools.rows import Rows, padded
 from stoker.types import EnvSpec
 
-# An environment's state. The trainer writes IDLE, ASKED and RENEW, its worker the others.
+# An environment's state. The trainer writes IDLE, ASKED and RENEW; its worker the others, and IDLE
+# after a reset.
 IDLE = 0
 ASKED = 1  # to step; the action is in its row
 RENEW = 2  # to cut its episode off and begin another

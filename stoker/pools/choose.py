@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 
+from stoker.errors import EnvError
 from stoker.pools.rows import Rows
 from stoker.pools.slot import Slot, episode_seed, reset_env
 from stoker.pools.spaces import ActionCodec, describe_env
@@ -54,7 +55,12 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
     while taken < 3 or (taken < 1000 and time.perf_counter() - began < seconds):
         mask = rows.action_mask
         rows.action[0] = env.action_space.sample() if mask is None else _allowed(mask[0], spec)
-        slot.step()
+        try:
+            slot.step()
+        except EnvError:
+            if taken < 3:
+                raise
+            break  # one that fails now and then is for the pool to mend
         taken += 1
     return Probe(spec, (time.perf_counter() - began) / taken)
 

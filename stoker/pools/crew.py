@@ -77,7 +77,7 @@ class Crew:
         for number, owned in enumerate(self._owned):
             self._worker_of[owned] = number
         self._looked = self._listened = 0.0
-        self._beats = board.beats.copy()
+        self._beats, self._moved = board.beats.copy(), np.zeros(len(shares))
         self._seen = np.zeros(n_envs, np.uint8)
         self._busy_since = np.zeros(n_envs)  # 0: it was not when last looked at
 
@@ -239,7 +239,7 @@ class Crew:
             return
         self._looked = now
         if self._settings.stall_after > 0:
-            self._look_for_stalls()
+            self._look_for_stalls(now)
         if now - self._listened < _LISTEN_EVERY_S:
             return
         self._listen(0.0)
@@ -251,15 +251,17 @@ class Crew:
                 self._replace(int(self._worker_of[env_id]))
         self._listened = time.monotonic()
 
-    def _look_for_stalls(self) -> None:
-        """Alarm workers that are where they were at the last look, amid a step."""
-        still = self._board.beats == self._beats
-        self._beats[:] = self._board.beats
-        states = self._board.states
+    def _look_for_stalls(self, now: float) -> None:
+        """Alarm workers that have not moved for `stall_after`, amid a step."""
+        states, beats = self._board.states, self._board.beats.copy()
+        self._moved[beats != self._beats] = now
+        self._beats = beats
+        still = now - self._moved >= self._settings.stall_after
         if still.any():
             amid = (states == STEPPING) | (states == RESETTING)
             for number in set(self._worker_of[amid & still[self._worker_of]].tolist()):
                 self._board.alarms[number].ring()
+                self._moved[number] = now
 
     def forget(self, pick: slice | np.ndarray) -> None:
         """These environments have answered: what they do next began later than what they did."""

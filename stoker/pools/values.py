@@ -50,7 +50,8 @@ class ValueCheck:
         for leaf, (kind, low, high) in self._leaves.items():
             values, last = batch.obs[leaf], batch.final_obs[leaf][over]
             good = (values >= low) & (values <= high)
-            yield from _describe(leaf, _rule(kind, values), values, good, ids, kind.start)
+            name = f"observation {leaf}"
+            yield from _describe(name, _rule(kind, values), values, good, ids, kind.start)
             good = (last >= low) & (last <= high)
             name, rule = f"final observation {leaf}", _rule(kind, last)
             for row, sentence in _describe(name, rule, last, good, ids[over], kind.start):
@@ -99,10 +100,14 @@ def _describe(
     for row in np.flatnonzero(~good.all(axis=tuple(range(1, good.ndim)))).tolist():
         yield (
             row,
-            f"Environment {env_ids[row]} returned a {name} that is not {rule}: "
+            f"Environment {env_ids[row]} returned {_a(name)} that is not {rule}: "
             f"{np.array2string(np.asarray(values[row] + start), threshold=12)}. Mend it, or clip "
             "it in a wrapper.",
         )
+
+
+def _a(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 def read_mask(given: Any, env_id: int, spec: EnvSpec) -> np.ndarray:

@@ -182,7 +182,9 @@ class Worker:
                 self._say("failed", error)  # which ends the run: this row will not be waited for
             if self._holder is not me and not self._take_back(me):
                 break
-        self._current = None
+        with self._turn:
+            if self._holder is me:  # else it is another's
+                self._current = None
         stepped = max(1, waiting - len(queue))
         self._step_times.append((time.monotonic() - began) / stepped)
 

@@ -72,6 +72,7 @@ class PPO:
         self.outcome: Outcome | None = None
         self._counters = Counters()
         self._folder: RunFolder | None = None
+        self._shaken = False
 
     @property
     def config(self) -> Config:
@@ -97,6 +98,8 @@ class PPO:
         run folder begin anew, or go on too if `reset_num_timesteps` is False.
         """
         parts = self._training_parts()
+        if self._shaken:
+            parts.recover()
         config = parts.config
         if reset_num_timesteps:
             self._counters, self._folder = Counters(), None
@@ -109,8 +112,10 @@ class PPO:
             self._folder = open_folder(parts)
         session = Session(parts, self._folder, self._counters)
         audience = _Listener(callback, self._verbose or int(progress_bar))
+        self._shaken = True  # until it has come to a proper end
         with self._folder.lock() if self._folder else nullcontext():
             self.outcome = conduct(session, audience, own_process=False)
+        self._shaken = False
         self._counters = session.counters
         if self.outcome.signal is not None:
             raise KeyboardInterrupt  # the steps are kept; what comes after learn() is not wanted

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
@@ -106,6 +107,14 @@ class Parts:
                 f"The checkpoint does not fit this configuration: {error}. Resume with the "
                 "settings it was saved with, or start a new run."
             ) from error
+
+    def recover(self) -> None:
+        """After an error amid a rollout: bring environments back to where they last stood."""
+        state = self.collector.state()
+        state["busy"] = np.ones_like(state["busy"])  # what they see may be of the step that failed
+        restarted = self.collector.restore(state)
+        if self.scaler:
+            self.scaler.carried[torch.from_numpy(restarted)] = 0.0
 
     def close(self) -> None:
         self.collector.close()
@@ -209,7 +218,7 @@ def _make_collector(
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
     size, clock = RolloutStorage.size(*shape), PhaseClock()
-    capacity = math.ceil(_UNEVEN * config.ppo.n_steps) if elsewhere else config.ppo.n_steps
+    capacity = _capacity(config) if elsewhere else config.ppo.n_steps
     if mode == "step" or (mode == "auto" and not elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
         gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
@@ -232,6 +241,10 @@ def _make_collector(
     trial = OverlapTrial(overlapped, clock, collect_clock)
     decision = Decision("collect", "in step at first", "overlapped as soon as that is seen to pay")
     return _Collection(overlapped, clock, collect_clock, trial, 2 * size, decision)
+
+
+def _capacity(config: Config) -> int:
+    return math.ceil(_UNEVEN * config.ppo.n_steps)
 
 
 def _executor(config: Config, device: torch.device) -> str:
@@ -282,22 +295,23 @@ def _make_pool(
         adapted = adapter(source, config.env.env, config.env.check_bounds)
         why = f"a vector environment was given, {source.num_envs} wide"
         config = _with_n_envs(config, adapted.n_envs)
-        _check_fit(config, adapted.spec, device)
+        _check_fit(config, adapted.spec, device, elsewhere=False)
         return adapted, config, [Decision("pool", kind, why)]
     if isinstance(source, gymnasium.Env):
         given = source
         found = probe(config.env.env, given)
         why = "an environment object was given, and there is one of it"
         config = _with_n_envs(config, 1)
-        _check_fit(config, found.spec, device)
+        _check_fit(config, found.spec, device, elsewhere=False)
         pool = InlinePool(lambda: given, found.spec, 1, config.env)
         return pool, config, [Decision("pool", "inline", why)]
     trial = source()
     try:
-        found = probe(source.name, trial)
+        # Only to choose a pool is it worth knowing what a step takes.
+        found = probe(source.name, trial, 0.1 if config.env.pool == "auto" else 0.0)
     finally:
         trial.close()
-    _check_fit(config, found.spec, device)
+    _check_fit(config, found.spec, device, elsewhere=config.env.pool != "inline")
     return _pool_of_many(config, source, found)
 
 
@@ -354,15 +368,20 @@ def _own_copies(source: EnvSource, spec: EnvSpec) -> EnvFactory | None:
     return factory if (same.observation, same.action) == (spec.observation, spec.action) else None
 
 
-def _check_fit(config: Config, spec: EnvSpec, device: torch.device) -> None:
-    """Before anything is made: refuse what cannot fit, warn of what only just does."""
+def _check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bool) -> None:
+    """Before anything is made: refuse what cannot fit, warn of what only just does.
+
+    `elsewhere` says that environments may be stepped in other processes.
+    """
     with torch.device("meta"):  # sizes without memory
         settings = dataclasses.replace(config.network, ortho_init=False)
         policy = ActorCritic(spec, settings, config.ppo.normalize_obs)
     weights = 4 * sum(parameter.numel() for parameter in policy.parameters())
     activations = 16 * config.minibatch * sum(config.network.network_arch)
-    rollout = RolloutStorage.size(spec, config.ppo.n_steps, config.env.n_envs)
-    rollout *= 1 if config.env.collect == "step" else 2
+    mode = config.env.collect
+    overlaps = mode == "overlap" or (mode == "auto" and elsewhere)
+    rows = _capacity(config) if overlaps and elsewhere else config.ppo.n_steps
+    rollout = RolloutStorage.size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
     needed, free = rollout + 4 * weights + activations, devices.free_memory(device)
     cores = devices.usable_cores()
     fits = largest_that_fits(cores)

@@ -47,6 +47,11 @@ class OverlapTrial:
             return self._look_back()
         return None
 
+    def begin_anew(self) -> None:
+        """The clocks begin anew: so does the pair of iterations that is being measured."""
+        if self._iterations < 6:
+            self._iterations = 3 * (self._iterations // 3)
+
     def _predict(self) -> Decision:
         collect, learn, self._in_step_s = self._an_iteration()
         gain = (collect + learn) / max(collect, learn, 1e-9)

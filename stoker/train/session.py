@@ -84,8 +84,7 @@ class Session:
     def _go_on_from(self, counters: Counters) -> None:
         self.counters = counters
         self._lap_steps = self._steps_before = counters.env_steps
-        self._wall_before = counters.wall_s
-        self.start_clocks()
+        self._wall_before, self._started = counters.wall_s, time.perf_counter()
         if self.folder is not None:
             if self._recorder is not None:
                 self._recorder.close()
@@ -98,6 +97,8 @@ class Session:
         self._started = time.perf_counter()
         self.parts.clock.restart()
         self.parts.collect_clock.restart()
+        if self.parts.trial is not None:
+            self.parts.trial.begin_anew()
 
     @property
     def config(self) -> Config:
@@ -327,6 +328,7 @@ class Session:
         """Go on from `saved`."""
         self.parts.restore(saved.tensors)
         self._go_on_from(Counters(**saved.state["counters"]))
+        self.start_clocks()
         self.metrics = {k: v for k, v in saved.state.get("metrics", {}).items() if v is not None}
 
     def write_status(self, state: str, at_most_every: float = 0.0) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import gymnasium
 
@@ -85,6 +85,11 @@ def open_envs(
     faults: FaultSettings = LIKE_OTHERS,
 ) -> tuple[DirectPool, gymnasium.Env[Any, Any]]:
     """The pool for an adapter, and the environment that was tried, closed."""
+    if kind not in get_args(PoolKind):
+        raise ConfigError(f"pool is {kind!r}; it must be one of {', '.join(get_args(PoolKind))}.")
+    for name, value, least in (("n_envs", n_envs, 1), ("n_workers", n_workers, 0)):
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise ConfigError(f"{name} is {value!r}; it must be a whole number, {least} or more.")
     if isinstance(env, str) or callable(env):
         makers = [EnvFactory(env, dict(env_kwargs or {}))] * (n_envs or 1)
     else:

@@ -544,3 +544,11 @@ def test_with_room_and_nobody_late_all_make_as_many() -> None:
     assert roomy.rollout.chosen is not None
     assert roomy.rollout.chosen.tolist() == list(range(STEPS * ENVS))
     assert roomy.gathered.steps == exact.gathered.steps
+
+
+def test_that_one_has_made_all_it_may_is_not_yet_the_end() -> None:
+    """One environment is done with its room before the others have made half of their steps."""
+    slow = {(env, t): 3 for env in range(ENVS) if env != LATE for t in range(2 * STEPS)}
+    found = Roomy(delays=slow).fill()
+    assert found.gathered[:2] == (STEPS * ENVS, 0)
+    assert found.rollout.valid[:, LATE].sum() == 2 * STEPS

@@ -193,6 +193,17 @@ def test_an_error_in_the_thread_is_raised_where_the_rollout_is_asked_for() -> No
             bench.iterate()
 
 
+def test_an_error_in_taking_weights_is_raised_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Weights) -> int:
+        raise RuntimeError("no more memory")
+
+    with overlapped() as bench:
+        bench.iterate()
+        monkeypatch.setattr(Weights, "take", fail)
+        with pytest.raises(RuntimeError, match="no more memory"):
+            bench.iterate()
+
+
 class GatedPool(ScriptedPool):
     """Stops after `passes` answers until the gate is opened."""
 

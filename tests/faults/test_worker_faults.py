@@ -169,6 +169,15 @@ def test_stall_relief_can_be_turned_off() -> None:
         assert pool.recv(2).obs["obs"][:, 0].tolist() == [1, 1]
 
 
+def test_nobody_is_relieved_before_stall_after() -> None:
+    with pool_of(Threads, n=4, workers=1, stall_after=5.0) as pool:
+        pool.reset(seed=3)
+        for _ in range(20):
+            pool.step(act(WELL, WELL, WELL, WELL))
+        pool.send(act(NAP, WELL), np.arange(2))
+        assert pool.recv(2).obs["obs"][:, 0].tolist() == [1, 1], "both in the main thread"
+
+
 def test_stalls_lose_no_step_and_double_none() -> None:
     """Rewards count steps, so what is stepped twice or not at all would show."""
 

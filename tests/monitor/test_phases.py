@@ -58,6 +58,18 @@ def test_a_lap_begins_where_the_last_one_ended(time: Time) -> None:
     assert clock.shares() == pytest.approx({"env": 0.5, "update": 0.125, "other": 0.375})
 
 
+def test_a_lap_amid_a_phase_has_its_share_of_it(time: Time) -> None:
+    clock = PhaseClock()
+    with clock.phase("env"):
+        time.now += 3.0
+        with clock.phase("store"):
+            time.now += 1.0
+            assert clock.lap() == (4.0, pytest.approx({"env": 0.75, "store": 0.25, "other": 0.0}))
+            time.now += 1.0
+        time.now += 3.0
+    assert clock.lap() == (4.0, pytest.approx({"env": 0.75, "store": 0.25, "other": 0.0}))
+
+
 def test_a_restarted_clock_knows_nothing_of_before(time: Time) -> None:
     clock = PhaseClock()
     spend(clock, time, env=4.0)

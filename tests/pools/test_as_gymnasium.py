@@ -197,3 +197,20 @@ def test_it_takes_no_torch() -> None:
         "envs.step([0, 1]); envs.close(); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"pool": "foo"}, "pool is 'foo'; it must be one of auto, process, inline"),
+        ({"n_workers": -3}, "n_workers is -3; it must be a whole number, 0 or more"),
+        ({"n_envs": 0}, "n_envs is 0; it must be a whole number, 1 or more"),
+        ({"n_envs": 2.5}, "n_envs is 2.5; it must be a whole number"),
+        ({"n_envs": "4"}, "n_envs is '4'; it must be a whole number"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_in_words(
+    wrong: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make_vec("CartPole-v1", **{"n_envs": 2, **wrong})

@@ -241,3 +241,27 @@ def test_leaving_in_the_probe() -> None:
             raise SystemExit(0)
 
     assert "Environment 0 raised SystemExit in reset(): 0" in fault_of(Leaver())
+
+
+class Frail(Counter):
+    """Raises at its hundredth step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 100:
+            raise RuntimeError("not today")
+        return super().step(action)
+
+
+def test_what_fails_now_and_then_is_timed_until_it_does() -> None:
+    env = Frail()
+    assert probe("Frail", env).step_wall_s > 0
+    assert env.steps == 100
+
+
+def test_without_time_to_spend_three_steps_are_tried() -> None:
+    env = Frail()
+    probe("Frail", env, seconds=0.0)
+    assert env.steps == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 
 import stoker
 from stoker import PPO
-from stoker.errors import CheckpointError, ConfigError
+from stoker.collect.overlapped import OverlappedCollector
+from stoker.errors import CheckpointError, ConfigError, EnvError
 from stoker.runs.folder import RunFolder
 from stoker.train.start import resume
 
@@ -155,6 +157,74 @@ def test_overlapped_learning_that_a_callback_stopped_goes_on_with_what_was_under
         model.learn(64, reset_num_timesteps=False, callback=stop_at_three)
         assert model.num_timesteps == 5 * 32
     assert lags == [0, 1, 1, 1, 1]
+
+
+class Moody(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole that is out of sorts while a file is there."""
+
+    def __init__(self, sorrow: str) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.sorrow = Path(sorrow)
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return (obs * np.nan if self.sorrow.exists() else obs), *rest
+
+
+@pytest.mark.parametrize("pool", ["inline", "process"])
+@pytest.mark.parametrize("collect", ["step", "overlap"])
+def test_learning_goes_on_after_an_error_of_an_environment(
+    collect: str, pool: str, tmp_path: Path
+) -> None:
+    sorrow, seen = tmp_path / "sorrow", []
+
+    def sadden(progress: Any) -> None:
+        seen.append(progress.iteration)
+        if len(seen) == 3:
+            sorrow.touch()
+
+    settings = {**_TINY, "eval_episodes": 0, "collect": collect, "pool": pool, "n_envs": 2}
+    with PPO("MlpPolicy", partial(Moody, str(sorrow)), **settings) as model:
+        with pytest.raises(EnvError, match="not finite"):
+            model.learn(10_000, callback=sadden)
+        sorrow.unlink()
+        for _ in range(2):
+            model.learn(256)
+            assert model.num_timesteps == 256
+
+
+def test_learning_goes_on_after_an_interruption_while_it_waits_for_a_rollout() -> None:
+    settings = {**_TINY, "eval_episodes": 0, "collect": "overlap", "pool": "process", "n_envs": 2}
+    with PPO("MlpPolicy", "CartPole-v1", **settings) as model:
+        assert model._parts is not None
+        collector = model._parts.collector
+        assert isinstance(collector, OverlappedCollector)
+        answers, calls = collector._answers, iter(range(100))
+
+        class Interrupting:
+            """A second Ctrl-C, at the third rollout."""
+
+            def get(self) -> Any:
+                if next(calls) == 2:
+                    raise KeyboardInterrupt
+                return answers.get()
+
+            def put(self, answer: Any) -> None:
+                answers.put(answer)
+
+        collector._answers = Interrupting()  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(10_000)
+        lags: list[float] = []
+        model.learn(256, callback=lambda progress: lags.append(progress.metrics["lag/max"]))
+        assert lags == [0, 1, 1, 1]
+
+
+def test_saving_in_a_callback_does_not_start_the_clocks_anew(tmp_path: Path) -> None:
+    with PPO("MlpPolicy", "CartPole-v1", **{**_TINY, "eval_episodes": 0}) as model:
+        model.learn(256, callback=lambda _: model.save(tmp_path / "model"))
+        assert model.outcome is not None
+        assert model.outcome.shares["other"] < 0.9
 
 
 def test_a_callback_can_stop_training() -> None:

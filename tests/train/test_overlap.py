@@ -61,6 +61,18 @@ def test_overlapping_is_predicted_from_two_iterations_in_step_and_switched_to() 
     assert bench.collector.ahead
 
 
+def test_a_pair_that_the_clocks_began_anew_in_is_measured_anew() -> None:
+    bench = Bench()
+    assert bench.in_step(500.0, 70.0) is None
+    assert bench.in_step(9.0, 9.0) is None
+    for clock in (bench.clock, bench.collect_clock):
+        clock.restart()
+    bench.trial.begin_anew()
+    decision = bench.until_predicted(collect=2.0, learn=1.0)
+    assert decision is not None
+    assert "collecting takes 2 s and learning 1 s an iteration" in decision.why
+
+
 @pytest.mark.parametrize(("collect", "learn"), [(10.0, 0.4), (0.3, 8.0)])
 def test_where_one_side_takes_nearly_all_the_time_it_stays_in_step(
     collect: float, learn: float
