@@ -69,6 +69,11 @@ class ActionSpec:
     def continuous(self) -> bool:
         return self.kind == "box"
 
+    @property
+    def stored_dtype(self) -> str:
+        """Of the columns: what the policy puts out, which the pool turns into the environment's."""
+        return "float32" if self.continuous else "int64"
+
 
 @dataclass(frozen=True)
 class EnvSpec:

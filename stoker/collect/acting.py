@@ -65,9 +65,8 @@ class CapturedActing(Acting):
         self._everyone = torch.arange(pool.n_envs, device=device)
         self._steps = torch.zeros_like(self._everyone)
         self._host_steps = torch.zeros(pool.n_envs, dtype=torch.int64).pin_memory()
-        action = pool.spec.action
-        kind = torch.float32 if action.continuous else torch.int64
-        self._actions = torch.zeros(pool.n_envs, action.width, dtype=kind).pin_memory()
+        action = np.zeros((pool.n_envs, pool.spec.action.width), pool.spec.action.stored_dtype)
+        self._actions = torch.from_numpy(action).pin_memory()
         self._deciding: torch.cuda.CUDAGraph | None = None
         self._keeping: dict[int, torch.cuda.CUDAGraph] = {}
         self._done = torch.cuda.Event()

@@ -102,12 +102,12 @@ class JournalKeeper:
     costs as long as stepping did, and memory grows with it.
     """
 
-    def __init__(self, n_envs: int, width: int, continuous: bool, limit: int = 20_000) -> None:
+    def __init__(self, n_envs: int, width: int, dtype: str, limit: int = 20_000) -> None:
         self._limit = limit
         self._episode = np.zeros(n_envs, np.int64)
         self._length = np.zeros(n_envs, np.int64)
         self._longest = 0  # no episode is longer; the true length is looked up when it matters
-        self._actions = np.zeros((256, n_envs, width), np.float32 if continuous else np.int64)
+        self._actions = np.zeros((256, n_envs, width), dtype)
 
     def take(self, actions: np.ndarray, batch: StepBatch) -> None:
         """Note the actions that led to `batch`."""

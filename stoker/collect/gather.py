@@ -50,11 +50,9 @@ class Gatherer:
         self.stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.episodes = EpisodeTracker(pool.n_envs)
         action = pool.spec.action
-        self._journal = JournalKeeper(pool.n_envs, action.width, action.continuous)
+        self._journal = JournalKeeper(pool.n_envs, action.width, action.stored_dtype)
         self._ids = np.arange(pool.n_envs)
-        self._actions = np.zeros(
-            (pool.n_envs, action.width), np.float32 if action.continuous else np.int64
-        )
+        self._actions = np.zeros((pool.n_envs, action.width), action.stored_dtype)
         self._step_of = np.full(pool.n_envs, _NOT_ASKED)
         pool.reset(seed)
         acting = CapturedActing if device.type == "cuda" else Acting

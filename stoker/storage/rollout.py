@@ -36,7 +36,6 @@ class RolloutStorage:
         """Steps that one environment may have, where others have fewer."""
         self.version = 0
         """Of the weights that acted."""
-        discrete = not spec.action.continuous
 
         def field(*tail: int, dtype: torch.dtype = torch.float32) -> Tensor:
             # One row too many: whoever acts for everyone at once, as a CUDA graph must, sends there
@@ -49,7 +48,7 @@ class RolloutStorage:
         }
         self._rollout = Rollout(
             obs={name: field(*tail, dtype=dtype) for name, (tail, dtype) in leaves.items()},
-            action=field(spec.action.width, dtype=torch.int64 if discrete else torch.float32),
+            action=field(spec.action.width, dtype=getattr(torch, spec.action.stored_dtype)),
             action_mask=field(spec.mask_width, dtype=torch.bool) if spec.has_mask else None,
             behaviour_log_prob=field(),
             policy_version=field(dtype=torch.int64),
@@ -85,7 +84,7 @@ class RolloutStorage:
         """Bytes that a rollout with room for `n_steps` of each environment takes on the device."""
         leaves = spec.observation.values()
         observed = sum(prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
-        acted = spec.action.width * (4 if spec.action.continuous else 8) + spec.mask_width
+        acted = spec.action.width * np.dtype(spec.action.stored_dtype).itemsize + spec.mask_width
         return (n_steps + 1) * n_envs * (observed + acted + _FIXED_BYTES) + n_envs * (observed + 4)
 
     @property

@@ -98,9 +98,7 @@ class Parts:
                 self.scaler.load_state_dict(scaler | {"carried": carried})
             if with_envs:
                 collected = room_of(tensors, "collector")
-                restarted = self.collector.restore({k: v.numpy() for k, v in collected.items()})
-                if self.scaler:
-                    self.scaler.carried[torch.from_numpy(restarted)] = 0.0
+                self._bring_back({k: v.numpy() for k, v in collected.items()})
             self.collector.publish()
         except (IndexError, KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(
@@ -112,6 +110,9 @@ class Parts:
         """After an error amid a rollout: bring environments back to where they last stood."""
         state = self.collector.state()
         state["busy"] = np.ones_like(state["busy"])  # what they see may be of the step that failed
+        self._bring_back(state)
+
+    def _bring_back(self, state: dict[str, np.ndarray]) -> None:
         restarted = self.collector.restore(state)
         if self.scaler:
             self.scaler.carried[torch.from_numpy(restarted)] = 0.0
@@ -219,7 +220,7 @@ def _make_collector(
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
     size, clock = RolloutStorage.size(*shape), PhaseClock()
     capacity = _capacity(config) if elsewhere else config.ppo.n_steps
-    if mode == "step" or (mode == "auto" and not elsewhere):
+    if not _may_overlap(config, elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
         gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
         in_step = InStepCollector(gatherer, RolloutStorage(*shape, device))
@@ -241,6 +242,11 @@ def _make_collector(
     trial = OverlapTrial(overlapped, clock, collect_clock)
     decision = Decision("collect", "in step at first", "overlapped as soon as that is seen to pay")
     return _Collection(overlapped, clock, collect_clock, trial, 2 * size, decision)
+
+
+def _may_overlap(config: Config, elsewhere: bool) -> bool:
+    """Whether collecting may overlap; left to itself, only where environments step elsewhere."""
+    return config.env.collect == "overlap" or (config.env.collect == "auto" and elsewhere)
 
 
 def _capacity(config: Config) -> int:
@@ -378,8 +384,7 @@ def _check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: b
         policy = ActorCritic(spec, settings, config.ppo.normalize_obs)
     weights = 4 * sum(parameter.numel() for parameter in policy.parameters())
     activations = 16 * config.minibatch * sum(config.network.network_arch)
-    mode = config.env.collect
-    overlaps = mode == "overlap" or (mode == "auto" and elsewhere)
+    overlaps = _may_overlap(config, elsewhere)
     rows = _capacity(config) if overlaps and elsewhere else config.ppo.n_steps
     rollout = RolloutStorage.size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
     needed, free = rollout + 4 * weights + activations, devices.free_memory(device)

@@ -125,7 +125,7 @@ def keep(keeper: JournalKeeper, steps: range, over: Sequence[int] = (), envs: in
 
 class TestJournal:
     def test_it_holds_the_actions_of_the_running_episodes(self) -> None:
-        keeper = JournalKeeper(2, 1, continuous=False)
+        keeper = JournalKeeper(2, 1, dtype="int64")
         keep(keeper, range(3), over=[1])
         keep(keeper, range(3, 5))
         journal = keeper.journal()
@@ -136,7 +136,7 @@ class TestJournal:
         assert journal.actions[:2, 1, 0].tolist() == [31, 41]
 
     def test_it_is_a_copy(self) -> None:
-        keeper = JournalKeeper(2, 1, continuous=False)
+        keeper = JournalKeeper(2, 1, dtype="int64")
         keep(keeper, range(3))
         journal = keeper.journal()
         keep(keeper, range(3, 6), over=[0, 1])
@@ -145,7 +145,7 @@ class TestJournal:
         assert journal.actions[:, 0, 0].tolist() == [0, 10, 20]
 
     def test_it_grows_with_long_episodes(self) -> None:
-        keeper = JournalKeeper(2, 1, continuous=False)
+        keeper = JournalKeeper(2, 1, dtype="int64")
         keep(keeper, range(700))
         journal = keeper.journal()
         assert journal.length.tolist() == [700, 700]
@@ -153,7 +153,7 @@ class TestJournal:
 
     @pytest.mark.parametrize("limit", [8, 256, 300])
     def test_an_episode_past_the_limit_is_not_kept_but_the_others_are(self, limit: int) -> None:
-        keeper = JournalKeeper(2, 1, continuous=False, limit=limit)
+        keeper = JournalKeeper(2, 1, dtype="int64", limit=limit)
         keep(keeper, range(limit))
         assert keeper.journal().length.tolist() == [limit, limit]
         keep(keeper, range(limit, limit + 1), over=[1])
@@ -166,7 +166,7 @@ class TestJournal:
         assert keeper.journal().length.tolist() == [0, 4]
 
     def test_continuous_actions_keep_their_fractions_and_columns(self) -> None:
-        keeper = JournalKeeper(1, 3, continuous=True)
+        keeper = JournalKeeper(1, 3, dtype="float32")
         action = np.array([[0.25, -1.5, 3.0]], np.float32)
         keeper.take(action, step([0.0]))
         journal = keeper.journal()
@@ -174,7 +174,7 @@ class TestJournal:
         np.testing.assert_array_equal(journal.actions, action[None])
 
     def test_a_restored_journal_goes_on_as_the_first_would_have(self) -> None:
-        first, second = (JournalKeeper(2, 1, continuous=False) for _ in range(2))
+        first, second = (JournalKeeper(2, 1, dtype="int64") for _ in range(2))
         keep(first, range(400), over=[1])
         keep(first, range(5))
         second.restore(first.journal(), restarted=np.array([], np.int64))
@@ -184,7 +184,7 @@ class TestJournal:
             np.testing.assert_array_equal(mine, theirs)
 
     def test_environments_that_began_anew_are_one_episode_further(self) -> None:
-        keeper = JournalKeeper(3, 1, continuous=False)
+        keeper = JournalKeeper(3, 1, dtype="int64")
         journal = EpisodeJournal(
             np.array([4, 5, 6]), np.array([2, -1, 2]), np.array([[[1]] * 3, [[2]] * 3])
         )

@@ -180,7 +180,7 @@ def test_bounds_need_not_be_checked(kind: str) -> None:
 @POOLS
 def test_a_journal_kept_through_faults_brings_everyone_back(kind: str) -> None:
     """The pool and whoever counts its rows must agree on which episode is which."""
-    rng, journal = np.random.default_rng(0), JournalKeeper(4, 1, continuous=False)
+    rng, journal = np.random.default_rng(0), JournalKeeper(4, 1, dtype="int64")
     make = lambda: Faulty(length=5)  # noqa: E731
     with (
         pool_of(kind, make, max_faults=1000, bad_values="truncate") as pool,

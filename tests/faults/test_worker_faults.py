@@ -201,7 +201,7 @@ def test_stalls_lose_no_step_and_double_none() -> None:
 
 
 def test_a_journal_kept_through_deaths_brings_everyone_back() -> None:
-    rng, journal = np.random.default_rng(0), JournalKeeper(4, 1, continuous=False)
+    rng, journal = np.random.default_rng(0), JournalKeeper(4, 1, dtype="int64")
     make = lambda: Faulty(length=5)  # noqa: E731
     with pool_of(make, max_faults=1000) as pool, warnings.catch_warnings():
         warnings.simplefilter("ignore")
