@@ -27,7 +27,7 @@ from stoker.train.session import Progress, Session
 from stoker.train.signals import StopRequest
 
 _RATIOS = (0.25, 1.0, 4.0)
-_WARM_UP, _REPEATS = 3, 2
+_WARM_UP, _REPEATS = 3, 3
 
 
 class Speed(NamedTuple):
