@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from stoker.kernels import scan
 from stoker.nn.normalise import RunningMoments
 
 
@@ -32,11 +33,7 @@ def gae(
     successor = torch.where(ended, final_value.masked_fill(terminated, 0.0), next_value)
     surprise = torch.where(valid, reward + gamma * successor - value, 0.0)
     carry = gamma * gae_lambda * (valid & ~ended) + gap.to(value.dtype)
-    advantage = torch.empty_like(value)
-    running = torch.zeros_like(last_value)
-    for t in range(len(value) - 1, -1, -1):
-        running = torch.addcmul(surprise[t], carry[t], running, out=advantage[t])
-    return advantage.masked_fill_(gap, 0.0)
+    return scan.backward(surprise, carry).masked_fill_(gap, 0.0)
 
 
 def _next_seen(value: Tensor, gap: Tensor, last_value: Tensor) -> Tensor:
@@ -58,13 +55,8 @@ def discounted_sums(
     rollout before left: gamma times its last sum, or 0 where an episode ended. Rows that are not
     valid have no reward, and gaps take no time.
     """
-    reward = torch.where(valid, reward, 0.0)
-    sums = torch.empty_like(reward)
     keep = torch.where(valid, gamma, 1.0).masked_fill(ended, 0.0).to(reward.dtype)
-    for t in range(len(reward)):
-        torch.add(reward[t], carried, out=sums[t])
-        carried = keep[t] * sums[t]
-    return sums, carried
+    return scan.forward(torch.where(valid, reward, 0.0), keep, carried)
 
 
 class ReturnScaler(nn.Module):

@@ -1,0 +1,1 @@
+"""Kernels: what a GPU does better in one piece, each with a twin in plain torch."""

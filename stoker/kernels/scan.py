@@ -1,0 +1,68 @@
+"""Recurrences over time, [T, N]: on a GPU one kernel walks through time, a column a thread.
+
+In plain torch each step is a few kernels, launched one by one; for hundreds of steps that costs the
+host more than all the rest of an update.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+
+def backward(addend: Tensor, factor: Tensor) -> Tensor:
+    """x[t] = addend[t] + factor[t] * x[t + 1], where nothing comes after the last."""
+    kernels = _kernels() if addend.is_cuda else None
+    if kernels is None:
+        return backward_twin(addend, factor)
+    return kernels.backward(addend.contiguous(), factor.contiguous())
+
+
+def forward(addend: Tensor, keep: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+    """x[t] = addend[t] + keep[t - 1] * x[t - 1], and keep[T - 1] * x[T - 1], to be carried on.
+
+    The first has `carried` [N] added, which is what the scan before left.
+    """
+    kernels = _kernels() if addend.is_cuda else None
+    if kernels is None:
+        return forward_twin(addend, keep, carried)
+    return kernels.forward(addend.contiguous(), keep.contiguous(), carried)
+
+
+def backward_twin(addend: Tensor, factor: Tensor) -> Tensor:
+    """`backward`, step by step."""
+    result, running = torch.empty_like(addend), torch.zeros_like(addend[0])
+    for t in range(len(addend) - 1, -1, -1):
+        running = torch.addcmul(addend[t], factor[t], running, out=result[t])
+    return result
+
+
+def forward_twin(addend: Tensor, keep: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+    """`forward`, step by step."""
+    result = torch.empty_like(addend)
+    for t in range(len(addend)):
+        torch.add(addend[t], carried, out=result[t])
+        carried = keep[t] * result[t]
+    return result, carried
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    """The kernels, once they have been seen to build here; None where they do not."""
+    try:
+        from stoker.kernels import scan_on_gpu
+
+        scan_on_gpu.try_out()
+        return scan_on_gpu
+    except Exception as error:  # no Triton, no C compiler, a chip that it does not know
+        warnings.warn(
+            f"Triton cannot build kernels here ({type(error).__name__}: {error}), so plain torch "
+            "takes their place: updates take longer. Triton comes with torch on Linux and needs a "
+            "C compiler.",
+            stacklevel=2,
+        )
+        return None

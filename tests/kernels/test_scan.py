@@ -1,0 +1,73 @@
+"""Scans over time: the twin against its definition, the kernel against the twin, bit by bit."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+
+from stoker.kernels import scan
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+SHAPES = [(1, 1), (2, 3), (7, 32), (64, 33), (384, 32), (33, 4096)]
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("steps", "n"), SHAPES[:5])
+def test_backward_is_its_definition(steps: int, n: int) -> None:
+    addend, factor = numbers(steps, n), numbers(steps, n, seed=1).sigmoid()
+    expected, running = torch.empty(steps, n, dtype=torch.float64), torch.zeros(n)
+    for t in reversed(range(steps)):
+        running = addend[t].double() + factor[t].double() * running
+        expected[t] = running
+    torch.testing.assert_close(scan.backward(addend, factor), expected.float())
+
+
+@pytest.mark.parametrize(("steps", "n"), SHAPES[:5])
+def test_forward_is_its_definition(steps: int, n: int) -> None:
+    addend, keep, carried = numbers(steps, n), numbers(steps, n, seed=1).sigmoid(), numbers(n)
+    expected, running = torch.empty(steps, n, dtype=torch.float64), carried.double()
+    for t in range(steps):
+        expected[t] = addend[t].double() + running
+        running = keep[t].double() * expected[t]
+    sums, left = scan.forward(addend, keep, carried)
+    torch.testing.assert_close(sums, expected.float())
+    torch.testing.assert_close(left, running.float())
+
+
+def test_without_triton_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "stoker.kernels.scan_on_gpu", raising=False)
+    scan._kernels.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match=r"Triton cannot build kernels here .*plain torch"):
+            assert scan._kernels() is None
+    finally:
+        scan._kernels.cache_clear()
+
+
+@needs_gpu
+@pytest.mark.parametrize(("steps", "n"), SHAPES)
+def test_the_kernels_give_the_bits_of_their_twins(steps: int, n: int) -> None:
+    addend, keep, carried = numbers(steps, n), numbers(steps, n, seed=1).sigmoid(), numbers(n)
+    addend, keep, carried = addend.cuda(), keep.cuda(), carried.cuda()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # else the twin would be compared with itself
+        backward, (sums, left) = scan.backward(addend, keep), scan.forward(addend, keep, carried)
+    assert torch.equal(backward, scan.backward_twin(addend, keep))
+    expected, expected_left = scan.forward_twin(addend, keep, carried)
+    assert torch.equal(sums, expected)
+    assert torch.equal(left, expected_left)
+
+
+@needs_gpu
+def test_the_kernels_take_slices() -> None:
+    wide = numbers(20, 10).cuda()
+    some = wide[:, 2:7]
+    assert torch.equal(scan.backward(some, some), scan.backward_twin(some, some))
