@@ -23,6 +23,9 @@ _LONGEST_WAIT_S = 0.25  # before looking whether the rollout is still wanted
 _TAIL, _SHORTEST_TAIL_S = 0.05, 0.02
 
 
+Wanted = Callable[[], bool]
+
+
 class GatheringInterruptedError(Exception):
     """Whoever wanted the rollout does not want it any more."""
 
@@ -58,13 +61,19 @@ class Gatherer:
         acting = CapturedActing if device.type == "cuda" else Acting
         self._acting = acting(pool, policy, device)
 
-    def fill(
-        self, storage: RolloutStorage, version: int, wanted: Callable[[], bool] = lambda: True
-    ) -> Gathered:
-        """T steps of everyone under the policy's present weights, called `version`."""
+    def begin(self, storage: RolloutStorage, version: int) -> None:
+        """A rollout under the policy's present weights, called `version`; `complete` it next."""
         with self.on_its_stream(), self.clock.phase("store"):
             storage.begin(version)
             self._acting.begin(storage)
+            self._set_off(storage)
+
+    def _set_off(self, storage: RolloutStorage) -> None:
+        """Have whoever need not wait for another step."""
+
+    def complete(self, storage: RolloutStorage, wanted: Wanted = lambda: True) -> Gathered:
+        """T steps of everyone."""
+        with self.on_its_stream(), self.clock.phase("store"):
             metrics = MetricSums()
             late = self._gather(storage, metrics, wanted)
             storage.end({k: torch.from_numpy(v) for k, v in self.pool.seen[0].items()})
@@ -72,9 +81,7 @@ class Gatherer:
                 self.stream.synchronize()  # sync: the rollout is handed to another stream
         return Gathered(storage.steps_taken, late, metrics, self.episodes.metrics())
 
-    def _gather(
-        self, storage: RolloutStorage, metrics: MetricSums, wanted: Callable[[], bool]
-    ) -> int:
+    def _gather(self, storage: RolloutStorage, metrics: MetricSums, wanted: Wanted) -> int:
         """Fill all rows; how many decisions were dropped."""
         for t in range(storage.n_steps + 1):
             if not wanted():
@@ -154,17 +161,18 @@ class FreeGatherer(Gatherer):
     done gets a little longer; then what it decided is dropped.
     """
 
-    def _gather(
-        self, storage: RolloutStorage, metrics: MetricSums, wanted: Callable[[], bool]
-    ) -> int:
-        total = self._left = storage.n_steps * storage.n_envs
+    def _set_off(self, storage: RolloutStorage) -> None:
+        self._left = storage.n_steps * storage.n_envs
         self._taken = np.zeros(storage.n_envs, np.int64)
-        made, elsewhere = 0, int(np.count_nonzero(self._step_of == _ELSEWHERE))
-        ends, began = math.inf, time.perf_counter()
         on = self._go_on(storage, self._ids[self._step_of == _NOT_ASKED])
+        if on.size:
+            self._send_on(on)
+
+    def _gather(self, storage: RolloutStorage, metrics: MetricSums, wanted: Wanted) -> int:
+        total, made = storage.n_steps * storage.n_envs, 0
+        elsewhere = int(np.count_nonzero(self._step_of == _ELSEWHERE))
+        ends, began = math.inf, time.perf_counter()
         while True:
-            if on.size:
-                self._send_on(on)
             asked = total - self._left - made
             if not asked or time.perf_counter() >= ends:
                 break
@@ -173,7 +181,7 @@ class FreeGatherer(Gatherer):
                 batch = self.pool.recv(min(asked, self.pool.handful), patience=patience)
             if not wanted():
                 raise GatheringInterruptedError
-            on = ids = batch.env_ids
+            ids = batch.env_ids
             if not ids.size:
                 continue
             kept, steps = batch, self._step_of[ids]
@@ -187,7 +195,9 @@ class FreeGatherer(Gatherer):
             on = self._go_on(storage, ids)
             storage.write_outcome(steps, kept)  # while the device decides
             self._count(batch, metrics)
-            if not on.size and ends == math.inf and 2 * made > total:
+            if on.size:
+                self._send_on(on)
+            elif ends == math.inf and 2 * made > total:
                 behind = np.count_nonzero(self._taken < storage.capacity)
                 if not self._left or 2 * behind <= storage.n_envs:  # else they make the rest
                     now = time.perf_counter()

@@ -30,7 +30,8 @@ class InStepCollector:
         stream = self.gatherer.stream
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream())  # the last update
-        self._note(self.gatherer.fill(self._storage, self.version))
+        self.gatherer.begin(self._storage, self.version)
+        self._note(self.gatherer.complete(self._storage))
         return self._storage
 
     def publish(self) -> None:

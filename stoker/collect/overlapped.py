@@ -93,25 +93,30 @@ class OverlappedCollector(InStepCollector):
     def _work(self) -> None:
         """Fill what is ordered; each answer waits for the next order, which may be to rest.
 
-        So whoever gets a rollout cannot publish weights before the next one has taken its own.
+        So whoever gets a rollout cannot publish weights before the next one has taken its own, and
+        environments are stepping again before the learner asks for the interpreter.
         """
         storage: RolloutStorage | None = None
-        version: int | None = None
+        begun = False
         while not self._closing:
             if storage is None:
-                storage, version = self._orders.get(), None
+                storage, begun = self._orders.get(), False
                 continue
             answer: _Filled | BaseException
             try:
-                version = self._take_weights() if version is None else version
-                gathered = self.gatherer.fill(storage, version, wanted=lambda: not self._closing)
+                if not begun:
+                    self._begin(storage)
+                gathered = self.gatherer.complete(storage, wanted=lambda: not self._closing)
                 answer = gathered, self.gatherer.state()
                 storage = self._orders.get()
-                version = None if storage is None else self._take_weights()
+                if storage is not None:
+                    self._begin(storage)
+                begun = True
             except BaseException as error:  # the learner's thread raises it
                 answer, storage = error, None
             self._answers.put(answer)
 
-    def _take_weights(self) -> int:
+    def _begin(self, storage: RolloutStorage) -> None:
         with self.gatherer.on_its_stream():
-            return self._weights.take()
+            version = self._weights.take()
+        self.gatherer.begin(storage, version)

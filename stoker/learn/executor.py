@@ -113,7 +113,11 @@ class CapturedSteps(EagerSteps):
             self._index = index.clone()
         self._index.copy_(index)
         if self._updates <= _WARM_UP:
-            self._beside(lambda: self._step(self._rows, self._index))
+            here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
+            beside.wait_stream(here)
+            with torch.cuda.stream(beside):  # not the default one, as for captures
+                self._step(self._rows, self._index)
+            here.wait_stream(beside)
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
@@ -121,14 +125,6 @@ class CapturedSteps(EagerSteps):
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._step(self._rows, self._index)
         self._graph.replay()
-
-    def _beside(self, update: Callable[[], None]) -> None:
-        """On a stream that is not the default one, as captures are."""
-        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
-        beside.wait_stream(here)
-        with torch.cuda.stream(beside):
-            update()
-        here.wait_stream(beside)
 
 
 def stepping(step: Step, mode: str) -> EagerSteps:

@@ -61,7 +61,8 @@ class Bench:
         self._storage = RolloutStorage(self.pool.spec, STEPS, ENVS, CPU)
 
     def fill(self, version: int = 0) -> Filled:
-        gathered = self.gatherer.fill(self._storage, version)
+        self.gatherer.begin(self._storage, version)
+        gathered = self.gatherer.complete(self._storage)
         rollout = self._storage.judged_by(self.gatherer.policy, version)
         return Filled(pytree.tree_map_only(Tensor, torch.clone, rollout), gathered)
 
@@ -476,20 +477,20 @@ def test_a_gatherer_restored_while_one_is_late_waits_for_nobody_from_before() ->
 def test_a_rollout_that_is_not_wanted_any_more_is_given_up(kind: type[Gatherer], sent: int) -> None:
     bench = Bench(kind)
     asked = iter([True, True, False])
+    storage = RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU)
+    bench.gatherer.begin(storage, 0)
     with pytest.raises(GatheringInterruptedError):
-        bench.gatherer.fill(
-            RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU), 0, wanted=lambda: next(asked)
-        )
+        bench.gatherer.complete(storage, wanted=lambda: next(asked))
     assert bench.pool.sent.tolist() == [sent] * ENVS
 
 
 def test_a_rollout_is_given_up_also_while_nobody_answers() -> None:
     bench = Bench(delays={(env, 1): NEVER for env in EVERYONE})
     asked = iter([True] * 50 + [False])
+    storage = RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU)
+    bench.gatherer.begin(storage, 0)
     with pytest.raises(GatheringInterruptedError):
-        bench.gatherer.fill(
-            RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU), 0, wanted=lambda: next(asked)
-        )
+        bench.gatherer.complete(storage, wanted=lambda: next(asked))
     assert bench.pool.sent.tolist() == [2] * ENVS
 
 
