@@ -37,7 +37,7 @@ class Speed(NamedTuple):
     collect_s: float
     learn_s: float
     steps: int
-    ceiling: float | None = None  # steps/s of the environments alone, right afterwards
+    ceiling: float | None = None  # steps/s of the environments alone, right before and after
 
     @property
     def efficiency(self) -> float:
@@ -89,7 +89,7 @@ def _cartpole() -> Iterator[Row]:
 def _real(env: str, **settings: Any) -> Row:
     factory, size = EnvFactory(env), settings.get("n_envs", PRESETS["heavy"].n_envs)
     with Alone(factory, len(os.sched_getaffinity(0))) as alone:
-        run = partial(train, factory, iterations=12, alone=alone, **settings)
+        run = partial(train, factory, iterations=24, alone=alone, **settings)
         return _row(f"training {env}, {size} environments", _in_turn(run))
 
 
@@ -148,6 +148,7 @@ def train(
     config = resolve({"env": env.name, **given}, preset=preset, on_gpu=has_gpu)
     total = (_WARM_UP + iterations) * config.total_batch
     config = resolve({"env": env.name, **given, "timesteps": total}, preset=preset, on_gpu=has_gpu)
+    ceilings = [alone()] if alone else []
     parts = build(config, env)
     session = Session(parts, None)
 
@@ -158,12 +159,13 @@ def train(
     try:
         loop.run(session, watch, StopRequest(None))
         wall = parts.clock.elapsed()
-        ceiling = alone() if alone else None
+        ceilings += [alone()] if alone else []
     finally:
         parts.close()
     collected = sum(parts.collect_clock.total[phase] for phase in COLLECTING)
     learned = parts.clock.total["update"]
     wall, collected, learned = (seconds / iterations for seconds in (wall, collected, learned))
+    ceiling = statistics.mean(ceilings) if ceilings else None
     return Speed(wall, collected, learned, config.total_batch, ceiling)
 
 
