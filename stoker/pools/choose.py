@@ -15,10 +15,10 @@ from stoker.pools.slot import Slot, episode_seed, reset_env
 from stoker.pools.spaces import ActionCodec, describe_env
 from stoker.types import EnvSpec
 
-HANDOVER_S = 60e-6
+HANDOVER_S = 38e-6
 """What a step through the process pool costs for waking and answering, whatever the workers do."""
-HANDOVER_PER_WORKER_S = 10e-6
-"""And this for each worker: 65, 76 and 102 us a step with 1, 2 and 4 workers on 16 cores
+HANDOVER_PER_WORKER_S = 8e-6
+"""And this for each worker: 46, 54 and 71 us a step with 1, 2 and 4 workers on 16 cores
 (`python -m bench handover`, bench/results/handover-gpu.json)."""
 
 
