@@ -50,7 +50,7 @@ def _synthetic() -> Iterator[Row]:
     n_envs = 2 * cores
     settings: dict[str, Any] = {
         "n_envs": n_envs,
-        "n_steps": 64,
+        "n_steps": 256,
         "pool": "process",
         "preset": "fast",
     }
@@ -62,9 +62,9 @@ def _synthetic() -> Iterator[Row]:
         epochs = max(8, round(8 * free.collect_s / free.learn_s / ratio))
         learn = free.learn_s * epochs / 8
         # Environments of a worker step one after the other, and the workers side by side.
-        cost = max(0.0, ratio * learn - free.collect_s) / (64 * n_envs / cores)
+        cost = max(0.0, ratio * learn - free.collect_s) / (256 * n_envs / cores)
         factory = EnvFactory(Busy, {"seconds": cost})
-        run = partial(train, factory, iterations=16, **settings | {"n_epochs": epochs})
+        run = partial(train, factory, iterations=8, **settings | {"n_epochs": epochs})
         yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run))
 
 

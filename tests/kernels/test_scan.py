@@ -44,6 +44,7 @@ def test_forward_is_its_definition(steps: int, n: int) -> None:
 def test_without_triton_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "stoker.kernels.scan_on_gpu", raising=False)
+    monkeypatch.delattr("stoker.kernels.scan_on_gpu", raising=False)
     scan._kernels.cache_clear()
     try:
         with pytest.warns(UserWarning, match=r"Triton cannot build kernels here .*plain torch"):
