@@ -246,6 +246,8 @@ class Pool(Protocol):
     """Ranges of environments that alternate: one is thought about while another steps."""
     handful: int
     """How many are worth acting for at once, so that nobody who steps runs out of work."""
+    patience: float
+    """Seconds after which fewer are, too."""
     memory: Any
     """The block that observations are views of, for whoever wants to pin it; None where there is
     none that lasts."""

@@ -112,6 +112,11 @@ def parse_train(arguments: list[str]) -> tuple[Config, bool]:
     )
     given = parse(TrainArguments, arguments, "train", default=defaults)
     config = Config(**{f.name: getattr(given, f.name) for f in dataclasses.fields(base)})
+    if {"--n-envs", "--num-envs"} & {word.partition("=")[0] for word in arguments}:
+        env = dataclasses.replace(
+            config.env, in_flight=config.env.in_flight or max(0, config.env.n_envs)
+        )
+        config = dataclasses.replace(config, env=env)
     return finish(config, aim, problems), given.json
 
 

@@ -19,7 +19,6 @@ from stoker.storage.rollout import RolloutStorage
 from stoker.types import Clock, EpisodeJournal, Policy, Pool, StepBatch
 
 _NOT_ASKED, _ELSEWHERE = -1, -2  # whose step an environment is busy with: none, another rollout's
-_LONGEST_WAIT_S = 0.25  # before looking whether the rollout is still wanted
 _TAIL, _SHORTEST_TAIL_S = 0.05, 0.02
 
 
@@ -177,7 +176,7 @@ class FreeGatherer(Gatherer):
             if not asked or time.perf_counter() >= ends:
                 break
             with self.clock.phase("env"):
-                patience = min(_LONGEST_WAIT_S, max(0.0, ends - time.perf_counter()))
+                patience = min(self.pool.patience, max(0.0, ends - time.perf_counter()))
                 batch = self.pool.recv(min(asked, self.pool.handful), patience=patience)
             if not wanted():
                 raise GatheringInterruptedError

@@ -84,6 +84,8 @@ def overlay(config: Config, settings: Mapping[str, Any]) -> tuple[Config, list[s
             groups[known.group][known.name] = _convert(value, known.type)
         except (ValueError, TypeError, OverflowError) as error:
             problems.append(f"{known.name}: {error}.")
+    if "n_envs" in groups["env"]:
+        groups["env"].setdefault("in_flight", max(0, groups["env"]["n_envs"]))
     replaced = {
         group: dataclasses.replace(getattr(config, group), **values)
         for group, values in groups.items()

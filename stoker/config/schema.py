@@ -104,11 +104,16 @@ class EnvSettings(FaultSettings):
     """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
     n_envs: Annotated[int, COUNT, _also("num_envs")]
     """How many environments step together."""
-    pool: Literal["auto", "inline", "process"] = "auto"
-    """Where environments run: in this process, or in worker processes (`--subproc` for short).
-    `auto` times a few steps and picks the quicker."""
+    pool: Literal["auto", "inline", "process", "io"] = "auto"
+    """Where environments run: in this process; in worker processes (`--subproc` for short); or, if
+    they spend their steps waiting (`io`), all at once in worker processes, in threads or, where
+    `step` is a coroutine, as such. `auto` times a few steps and picks the quickest."""
     n_workers: Annotated[int, COUNT] = 0
-    """Worker processes of the process pool; 0 is one a core."""
+    """Worker processes; 0 is one a core."""
+    in_flight: Annotated[int, COUNT] = 0
+    """Environments of the io pool, each with a step in flight. They share the rollout: n_steps is
+    the total batch over them. 0: n_envs if that is asked for, else as many as keep the cores busy,
+    by Little's law."""
     collect: Literal["auto", "step", "overlap"] = "auto"
     """`overlap` collects the next rollout while the last one is learned from, with a policy that is
     one iteration old; `step` takes turns, so that the same seed gives the same bits. `auto`

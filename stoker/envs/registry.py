@@ -45,7 +45,10 @@ class EnvFactory:
     def __call__(self) -> gymnasium.Env[Any, Any]:
         make = self._find()
         self._check_arguments(make)
-        bare = {} if self.checked or _registration(make) is None else {"disable_env_checker": True}
+        registered = _registration(make)
+        to_await = registered is not None and self._is_to_be_awaited(registered)
+        bare = {"disable_env_checker": True} if registered and not self.checked else {}
+        bare |= {"disable_env_checker": True} if to_await else {}
         try:
             env = make(**(bare | self.kwargs))
         except StokerError:
@@ -63,6 +66,17 @@ class EnvFactory:
                 "it from gymnasium.Env, with reset(seed, options) and step(action)."
             )
         return env
+
+    def _is_to_be_awaited(self, registered: Any) -> bool:
+        """Whether its `step` is a coroutine, which Gymnasium's checker cannot use."""
+        coroutines = inspect.iscoroutinefunction(getattr(_entry_point(registered), "step", None))
+        if coroutines and registered.max_episode_steps is not None:
+            raise ConfigError(
+                f"{self.name} is registered with max_episode_steps, and its step is a coroutine, "
+                "which Gymnasium's TimeLimit cannot await. Register it without, and have it return "
+                "truncated itself."
+            )
+        return coroutines
 
     def unchecked(self) -> EnvFactory:
         """The same, for when one of them has been tried."""

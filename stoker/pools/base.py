@@ -31,6 +31,7 @@ class BasePool(ABC):
         self._everyone = np.arange(n_envs)
         self.groups: tuple[slice, ...] = (slice(0, n_envs),)
         self.handful = n_envs
+        self.patience = 0.25
         self.memory: Any = None
         self.last_infos: list[Infos] = []
         """Of the last batch, by row, where the pool was made to keep them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any, Literal, NamedTuple
@@ -10,9 +11,11 @@ import gymnasium
 import numpy as np
 
 from stoker.errors import EnvError
+from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.rows import Rows
 from stoker.pools.slot import Slot, episode_seed, reset_env
 from stoker.pools.spaces import ActionCodec, describe_env
+from stoker.pools.worker import Waits
 from stoker.types import EnvSpec
 
 HANDOVER_S = 38e-6
@@ -22,7 +25,15 @@ HANDOVER_PER_WORKER_S = 8e-6
 (`python -m bench handover`, bench/results/handover-gpu.json)."""
 
 
-PoolKind = Literal["inline", "process"]
+IO_STEP_S = 100e-6
+"""Of a core, what a step through the io pool costs besides the environment's own time: 85 us in
+threads, 34 as coroutines (`python -m bench io`, bench/results/io-cpu.json)."""
+_MOST_IN_FLIGHT = 1024
+_SHORTEST_WAIT_S = 1e-3
+"""Waits that are shorter are not worth a thread each."""
+
+
+PoolKind = Literal["inline", "process", "io"]
 
 
 class Probe(NamedTuple):
@@ -30,6 +41,19 @@ class Probe(NamedTuple):
 
     spec: EnvSpec
     step_wall_s: float
+    step_cpu_s: float
+    is_async: bool  # its step is a coroutine
+
+    @property
+    def waits(self) -> bool:
+        """Whether it spends most of a step waiting."""
+        waited = self.step_wall_s - self.step_cpu_s
+        return waited >= max(_SHORTEST_WAIT_S, self.step_cpu_s)
+
+    def in_flight(self, cores: int) -> int:
+        """How many keep the cores busy, by Little's law: a power of two."""
+        full = cores * self.step_wall_s / (self.step_cpu_s + IO_STEP_S)
+        return 2 ** int(math.log2(min(max(full, 1.0), _MOST_IN_FLIGHT)))
 
 
 class Choice(NamedTuple):
@@ -38,6 +62,7 @@ class Choice(NamedTuple):
     pool: PoolKind
     n_workers: int
     reason: str
+    waits: Waits = "no"
 
 
 def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Probe:
@@ -45,13 +70,14 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
 
     It is stepped as environment 0 of a pool is, so that its faults are named likewise.
     """
+    coroutines, env = is_async(env), as_blocking(env)
     _, info = reset_env(env, 0, episode_seed(0, 0, 0))
     spec = describe_env(name, env, info)
     rows = Rows(spec, 1)
     slot = Slot(lambda: env, rows, 0)
     slot.start(seed=0, episode=0)
     env.action_space.seed(0)
-    taken, began = 0, time.perf_counter()
+    taken, began, worked = 0, time.perf_counter(), time.process_time()
     while taken < 3 or (taken < 1000 and time.perf_counter() - began < seconds):
         mask = rows.action_mask
         rows.action[0] = env.action_space.sample() if mask is None else _allowed(mask[0], spec)
@@ -62,7 +88,8 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
                 raise
             break  # one that fails now and then is for the pool to mend
         taken += 1
-    return Probe(spec, (time.perf_counter() - began) / taken)
+    wall, cpu = time.perf_counter() - began, time.process_time() - worked
+    return Probe(spec, wall / taken, cpu / taken, coroutines)
 
 
 def _allowed(mask: np.ndarray, spec: EnvSpec) -> np.ndarray:
@@ -73,27 +100,37 @@ def _allowed(mask: np.ndarray, spec: EnvSpec) -> np.ndarray:
 
 
 def choose(
-    step_wall_s: float,
+    found: Probe,
     n_envs: int,
     cores: int,
     n_workers: int = 0,
     asked: PoolKind | Literal["auto"] = "auto",
 ) -> Choice:
-    """The quicker pool for `n_envs` environments that take `step_wall_s` a step, or that asked."""
+    """The quickest pool for `n_envs` environments such as the one that was tried, or that asked."""
     workers = min(n_workers or cores, n_envs)
-    inline = n_envs * step_wall_s
-    per_worker = -(-n_envs // workers)
-    process = per_worker * step_wall_s + HANDOVER_S + workers * HANDOVER_PER_WORKER_S
-    costs = f"a step takes {step_wall_s * 1e6:,.0f} us"
-    if n_envs > 1:
+    step = found.step_wall_s
+    inline = n_envs * step
+    process = -(-n_envs // workers) * step + HANDOVER_S + workers * HANDOVER_PER_WORKER_S
+    pool: PoolKind = "process" if process < inline else "inline"
+    if asked != "auto":
+        pool = asked
+    elif found.waits and n_envs > 1:
+        pool = "io"
+    costs = f"a step takes {step * 1e6:,.0f} us"
+    if pool == "io":
+        costs += (
+            f", {step * 1e6 - found.step_cpu_s * 1e6:,.0f} of them waiting: {n_envs:,} in flight "
+            f"give at most {n_envs / step:,.0f} a second"
+        )
+    elif n_envs > 1:
         costs += (
             f": {n_envs} one after the other {inline * 1e3:.2f} ms, in {workers} worker processes "
             f"{process * 1e3:.2f} ms"
         )
-    pool: PoolKind = "process" if process < inline else "inline"
-    if asked != "auto":
-        pool, costs = asked, f"asked for; {costs}"
-    return Choice(pool, workers if pool == "process" else 0, costs)
+    reason = costs if asked == "auto" else f"asked for; {costs}"
+    if pool == "io":
+        return Choice(pool, workers, reason, "as coroutines" if found.is_async else "in threads")
+    return Choice(pool, workers if pool == "process" else 0, reason)
 
 
 def usable_cores() -> int:

@@ -22,7 +22,7 @@ from stoker.pools.base import Infos
 from stoker.pools.board import ASKED, DONE, IDLE, RESETTING, STEPPING, Board
 from stoker.pools.faults import FaultLog
 from stoker.pools.launch import starting_workers
-from stoker.pools.worker import Task, work
+from stoker.pools.worker import Task, Waits, work
 from stoker.types import StepBatch
 
 _LISTEN_EVERY_S = 0.1
@@ -64,10 +64,12 @@ class Crew:
         log: FaultLog,
         stand_of: Callable[[int], Stand],
         keep_infos: bool,
+        waits: Waits,
     ) -> None:
         self._make_env, self._board, self._context, self._shares = make_env, board, context, shares
         self._settings, self._log, self._stand_of = settings, log, stand_of
         self._keep_infos, self.infos = keep_infos, dict[int, Infos]()
+        self._waits: Waits = waits
         self._look_every = min(settings.stall_after or math.inf, _LISTEN_EVERY_S)
         self._hands: list[Hand] = []
         self._tickets = itertools.count()
@@ -106,6 +108,7 @@ class Crew:
             self._settings.bad_values == "truncate",
             self._settings.stall_after,
             self._keep_infos,
+            self._waits,
         )
         process = self._context.Process(
             target=work,

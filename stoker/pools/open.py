@@ -24,10 +24,11 @@ def open_pool(
     **switches: Any,
 ) -> tuple[DirectPool, Choice]:
     """The pool that was chosen, or an inline one in its place; and which it is."""
-    if choice.pool == "process":
+    if choice.pool != "inline":
         try:
-            workers = choice.n_workers
-            return ProcessPool(make_envs, spec, n_envs, workers, settings, **switches), choice
+            workers, switches_too = choice.n_workers, {"waits": choice.waits, **switches}
+            pool = ProcessPool(make_envs, spec, n_envs, workers, settings, **switches_too)
+            return pool, choice
         except WorkerError as error:
             warnings.warn(f"Stepping environments inline instead: {error}", stacklevel=3)
             choice = Choice("inline", 0, "worker processes could not start")

@@ -10,6 +10,7 @@ that nothing is left behind however the processes end.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -28,14 +29,21 @@ from stoker.pools.launch import process_context
 from stoker.pools.rows import EVERYONE, as_range
 from stoker.pools.slot import MakeEnvs
 from stoker.pools.values import ValueCheck
+from stoker.pools.worker import Waits
 from stoker.types import EnvSpec, EpisodeJournal, StepBatch
 
+_LINGER_S = 0.002
+"""How long whoever is ready waits for company, where steps take far longer than that."""
 _SLICE_S = 0.02
 """How long to sleep at most before looking whether all is well."""
 
 
 class ProcessPool(DirectPool):
-    """N environments over `n_workers` processes, in two groups where each worker can have both."""
+    """N environments over `n_workers` processes, in two groups where each worker can have both.
+
+    Those that spend their steps waiting (`waits`) all step at once, so they are one group, and
+    whoever is ready is handed out every millisecond or two.
+    """
 
     def __init__(
         self,
@@ -45,11 +53,15 @@ class ProcessPool(DirectPool):
         n_workers: int,
         settings: FaultSettings | None = None,
         keep_infos: bool = False,
+        waits: Waits = "no",
     ) -> None:
         super().__init__(spec, n_envs)
         settings, self._keep_infos = settings or FaultSettings(), keep_infos
         n_workers = min(n_workers, n_envs)
-        if n_envs >= 2 * n_workers:
+        if waits != "no":
+            settings = dataclasses.replace(settings, stall_after=0.0)  # nobody is held up
+            self.patience = _LINGER_S
+        elif n_envs >= 2 * n_workers:
             self.groups = (slice(0, n_envs // 2), slice(n_envs // 2, n_envs))
         # While this many gather, a worker still has others to step. Fewer would have the trainer
         # wake more often, each time at the cost of a worker's core and what its caches hold.
@@ -72,6 +84,7 @@ class ProcessPool(DirectPool):
             self._log,
             self._stand_of,
             keep_infos,
+            waits,
         )
         try:
             self._crew.start()

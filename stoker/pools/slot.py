@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from stoker.errors import BadValueError, EnvError, MissingAttributeError
+from stoker.pools.awaited import as_blocking
 from stoker.pools.base import Infos
 from stoker.pools.blame import API, CHECK, blame, refusal, sketch
 from stoker.pools.rows import Rows
@@ -85,6 +86,7 @@ class Slot:
                     f"tried first: {ours}, where that had {theirs}. All environments of a pool "
                     "must have the same spaces: make them with the same arguments."
                 )
+        env = as_blocking(env)
         self.env, self._env_step = env, env.step
         self._plain = not isinstance(env.observation_space, gymnasium.spaces.Dict)
 
@@ -145,10 +147,7 @@ class Slot:
 
     def step(self) -> None:
         """Take the row's action; where that ends the episode, begin the next one."""
-        scalars = self._scalar_actions
-        action: Any = (
-            self.rows.action[self.index].copy() if scalars is None else scalars[self.index]
-        )
+        action = self.action()
         try:
             returned = self._env_step(action)
         except (Exception, SystemExit) as error:
@@ -185,6 +184,18 @@ class Slot:
         if self._has_extras:
             self._write_mask(info)
 
+    def action(self) -> Any:
+        """The row's, as the environment takes it."""
+        scalars = self._scalar_actions
+        return self.rows.action[self.index].copy() if scalars is None else scalars[self.index]
+
+    def next_seed(self) -> int | None:
+        """What the environment is reset with when this episode ends."""
+        return self._seed_of(self._episode + 1)
+
+    def _seed_of(self, episode: int) -> int | None:
+        return None if self._seed is None else episode_seed(self._seed, self.index, episode)
+
     def _flag(self, terminated: bool, truncated: bool) -> None:
         rows, row = self.rows, self.index
         rows.terminated[row], rows.truncated[row] = terminated, truncated and not terminated
@@ -202,10 +213,16 @@ class Slot:
                 self.step()
                 return True
             except EnvError as error:
-                report(error)
-                self.close_quietly()
+                self.mend(error, report)
+                return False
         self._renew(report)
         return False
+
+    def mend(self, error: EnvError, report: Callable[[EnvError], None]) -> None:
+        """A step failed: have another environment begin the next episode in its place."""
+        report(error)
+        self.close_quietly()
+        self._renew(report)
 
     def _renew(self, report: Callable[[EnvError], None]) -> None:
         """A new environment in its place, at the beginning of the next episode."""
@@ -283,9 +300,7 @@ class Slot:
     def _begin(self, episode: int, attempt: int = 0) -> None:
         """Reset to the episode's seed; a seed that cannot be reset to is not tried twice."""
         self._on_reset(self.index)
-        self._episode_seed = None
-        if self._seed is not None:
-            self._episode_seed = episode_seed(self._seed, self.index, episode + (attempt << 32))
+        self._episode_seed = self._seed_of(episode + (attempt << 32))
         obs, self.info = _reset(self.env, self.index, self._episode_seed)
         self._show(obs)
         self._episode = episode  # only now, so that a failed reset does not count one

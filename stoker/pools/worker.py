@@ -19,18 +19,22 @@ import time
 import traceback
 from collections import deque
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from stoker.errors import BadValueError, EnvError, StokerError
 from stoker.pools.blame import advice_on
 from stoker.pools.board import ASKED, CUT, DONE, IDLE, RENEW, RESETTING, STEPPING, TAKEN, Board
-from stoker.pools.slot import Slot
+from stoker.pools.slot import MakeEnvs, Slot
 
-_NAP_S = 0.5  # between looks at whether this thread is still to wait
+NAP_S = 0.5  # between looks at whether this thread is still to wait
 _NEVER_S = 1e6
 _MANY_TIMES = 4  # longer than usual is a stall
 _NICE = 5
 """How far workers step back."""
+
+
+Waits = Literal["no", "in threads", "as coroutines"]
+"""Whether environments spend their steps waiting, so that all of a worker's step at once."""
 
 
 class Task(NamedTuple):
@@ -45,6 +49,7 @@ class Task(NamedTuple):
     truncate_bad_values: bool
     stall_after: float
     keep_infos: bool
+    waits: Waits
 
 
 def work(pipe: Connection, stacks: Connection, task: Task) -> None:
@@ -59,6 +64,10 @@ def work(pipe: Connection, stacks: Connection, task: Task) -> None:
     os.dup2(2, 1)  # the trainer's standard output is its own
     sys.stdout = _Aside(task.board)
     worker = Worker(pipe, task)
+    if task.waits != "no":
+        from stoker.pools.waiting import WaitingWorker
+
+        worker = WaitingWorker(pipe, task)
     threading.Thread(target=_leave_with_trainer, args=(worker,), daemon=True).start()
     with contextlib.suppress(EOFError, BrokenPipeError):  # the trainer is gone: leave too
         worker.live()
@@ -103,16 +112,18 @@ class Worker:
                 threading.Thread(target=self._watch, daemon=True).start()
             self._serve(self)
         finally:
-            for slot in self._slots:
-                slot.close_quietly()
+            self._close()
+
+    def _close(self) -> None:
+        for slot in self._slots:
+            slot.close_quietly()
 
     def _make(self) -> None:
         ids = [i for share in self._task.shares for i in share]
         try:
             make_env = pickle.loads(self._task.make_env)
-            rows = self._task.board.rows
             for share in self._task.shares:
-                slots = [Slot(make_env, rows, i, self._note_reset) for i in share]
+                slots = self._make_slots(make_env, share)
                 self._slots += slots
                 self._shares.append(_Share(slots, self._states[share[0] : share[-1] + 1]))
         except StokerError:
@@ -126,6 +137,10 @@ class Worker:
         if self._task.stands is not None:
             for slot, (seed, episode) in zip(self._slots, self._task.stands, strict=True):
                 slot.stand(seed, episode)
+
+    def _make_slots(self, make_env: MakeEnvs, env_ids: list[int]) -> list[Slot]:
+        rows = self._task.board.rows
+        return [Slot(make_env, rows, i, self._note_reset) for i in env_ids]
 
     def _note_reset(self, env_id: int) -> None:
         self._states[env_id] = RESETTING
@@ -149,7 +164,7 @@ class Worker:
                 if not self._read_mail():
                     return
             else:
-                self._call.wait(_NAP_S)
+                self._call.wait(NAP_S)
 
     def _take(self) -> None:
         """Queue what was asked of one share, beginning with the one that was not served last."""
@@ -161,8 +176,7 @@ class Worker:
                 return
 
     def _step_queued(self, me: object) -> None:
-        states, queue = self._states, self._queue
-        beats, number = self._beats, self._task.number
+        queue, beats, number = self._queue, self._beats, self._task.number
         began, waiting = time.monotonic(), len(queue)
         while True:
             try:
@@ -172,14 +186,7 @@ class Worker:
             self._current = slot
             self._stint += 1
             beats[number] = self._stint
-            states[slot.index] = STEPPING
-            try:
-                end = DONE if slot.answer(self._report) else CUT
-                if self._task.keep_infos:
-                    self._send_infos(slot)
-                states[slot.index] = end
-            except StokerError as error:
-                self._say("failed", error)  # which ends the run: this row will not be waited for
+            self._step(slot)
             if self._holder is not me and not self._take_back(me):
                 break
         with self._turn:
@@ -187,6 +194,20 @@ class Worker:
                 self._current = None
         stepped = max(1, waiting - len(queue))
         self._step_times.append((time.monotonic() - began) / stepped)
+
+    def _step(self, slot: Slot) -> None:
+        """One environment, from STEPPING to DONE or CUT."""
+        self._states[slot.index] = STEPPING
+        try:
+            self._show(slot, DONE if slot.answer(self._report) else CUT)
+        except StokerError as error:
+            self._say("failed", error)  # which ends the run: this row will not be waited for
+
+    def _show(self, slot: Slot, end: int) -> None:
+        """Say that a row is written."""
+        if self._task.keep_infos:
+            self._send_infos(slot)
+        self._states[slot.index] = end
 
     def _send_infos(self, slot: Slot) -> None:
         if not slot.info and not slot.final_info:
@@ -284,15 +305,14 @@ class Worker:
 
     def _do(self, kind: str, contents: dict[int, tuple[Any, ...]]) -> list[Any]:
         """Have each of some environments do something, with arguments each."""
-        results = []
         slots = {slot.index: slot for slot in self._slots}
-        for env_id, arguments in contents.items():
-            results.append(getattr(slots[env_id], kind)(*arguments))
-            if kind in ("start", "restart"):
-                if self._task.keep_infos:
-                    self._send_infos(slots[env_id])
-                self._states[env_id] = IDLE
-        return results
+        return [self._do_one(slots[i], kind, arguments) for i, arguments in contents.items()]
+
+    def _do_one(self, slot: Slot, kind: str, arguments: tuple[Any, ...]) -> Any:
+        result = getattr(slot, kind)(*arguments)
+        if kind in ("start", "restart"):
+            self._show(slot, IDLE)
+        return result
 
 
 class _Share:

@@ -22,7 +22,7 @@ from stoker.collect.gather import FreeGatherer, Gatherer
 from stoker.collect.in_step import InStepCollector
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
-from stoker.config.check import largest_divisor
+from stoker.config.check import divisors, largest_divisor
 from stoker.config.presets import PRESETS, largest_that_fits
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
@@ -44,6 +44,8 @@ from stoker.train import devices
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.types import EnvSpec, Loss, LossFunction, Minibatch, Prepare, Prepared, Rollout
 
+_FEWEST_STEPS = 8
+"""Of an environment in a rollout that is shared among many."""
 _UNEVEN = 1.5
 """How many times the mean an environment may contribute to a rollout, where each goes freely."""
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
@@ -317,6 +319,9 @@ def _make_pool(
         found = probe(source.name, trial, 0.1 if config.env.pool == "auto" else 0.0)
     finally:
         trial.close()
+    cores, asked = devices.usable_cores(), config.env.pool
+    if asked == "io" or (asked == "auto" and found.waits):
+        config = _with_in_flight(config, config.env.in_flight or found.in_flight(cores))
     _check_fit(config, found.spec, device, elsewhere=config.env.pool != "inline")
     return _pool_of_many(config, source, found)
 
@@ -325,7 +330,7 @@ def _pool_of_many(
     config: Config, source: EnvFactory, found: Probe
 ) -> tuple[BasePool, Config, list[Decision]]:
     n_envs, cores, env = config.env.n_envs, devices.usable_cores(), config.env
-    choice = choose(found.step_wall_s, n_envs, cores, env.n_workers, env.pool)
+    choice = choose(found, n_envs, cores, env.n_workers, env.pool)
     unchecked = source.unchecked()  # the one that was tried was checked
     pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env)
     chosen = choice.pool + (f", {choice.n_workers} workers" if choice.n_workers else "")
@@ -333,6 +338,24 @@ def _pool_of_many(
     env = dataclasses.replace(env, pool=choice.pool, n_workers=choice.n_workers)
     config = dataclasses.replace(config, env=env)
     return pool, config, [Decision("pool", chosen, choice.reason)]
+
+
+def _with_in_flight(config: Config, wanted: int) -> Config:
+    """`config` with its rollout shared among as many environments as are to be in flight."""
+    total = config.total_batch
+    asked = config.env.in_flight
+    in_flight = wanted if asked else largest_divisor(total, min(wanted, total // _FEWEST_STEPS))
+    if total % in_flight:
+        larger = [d for d in divisors(total) if d > in_flight][:1]
+        near = " and ".join(map(str, [largest_divisor(total, in_flight), *larger]))
+        raise ConfigError(
+            f"in_flight is {in_flight}, and a rollout of {config.env.n_envs} x "
+            f"{config.ppo.n_steps} = {total} rows cannot be shared among as many: nearest are "
+            f"{near}."
+        )
+    env = dataclasses.replace(config.env, n_envs=in_flight, in_flight=in_flight)
+    ppo = dataclasses.replace(config.ppo, n_steps=total // in_flight)
+    return dataclasses.replace(config, env=env, ppo=ppo)
 
 
 def _with_n_envs(config: Config, n_envs: int) -> Config:

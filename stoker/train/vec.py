@@ -18,7 +18,8 @@ from stoker.config.schema import FaultSettings
 from stoker.envs.registry import EnvFactory
 from stoker.errors import ConfigError
 from stoker.pools.as_gymnasium import PoolVectorEnv
-from stoker.pools.choose import choose, probe, usable_cores
+from stoker.pools.awaited import is_async
+from stoker.pools.choose import Probe, choose, probe, usable_cores
 from stoker.pools.direct import DirectPool
 from stoker.pools.open import open_pool
 from stoker.pools.spaces import describe
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 MakeOne = Callable[[], gymnasium.Env[Any, Any]]
-PoolKind = Literal["auto", "process", "inline"]
+PoolKind = Literal["auto", "process", "inline", "io"]
 
 LIKE_OTHERS = FaultSettings(max_faults=0, check_bounds=False)
 """Errors are raised, not mended, and bounds not checked: as other vector environments do."""
@@ -103,10 +104,12 @@ def open_envs(
     try:
         spaces = trial.observation_space, trial.action_space
         spec = describe(makers[0].name, *spaces, {})  # masks and metrics travel in the infos
-        step_wall_s = probe(makers[0].name, trial).step_wall_s if kind == "auto" else math.nan
+        found = Probe(spec, math.nan, math.nan, is_async(trial))
+        if kind == "auto":
+            found = probe(makers[0].name, trial)
     finally:
         trial.close()
-    choice = choose(step_wall_s, len(makers), usable_cores(), n_workers, kind)
+    choice = choose(found, len(makers), usable_cores(), n_workers, kind)
     unchecked = [maker.unchecked() for maker in makers]
     opened, _ = open_pool(unchecked, spec, len(makers), choice, faults, keep_infos=True)
     return opened, trial

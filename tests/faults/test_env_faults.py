@@ -8,11 +8,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from awaitable import AsCoroutines
 from faulty_envs import (
     DTYPE,
     FAR,
@@ -35,19 +37,23 @@ from stoker.pools.base import BasePool
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 from stoker.pools.slot import episode_seed
+from stoker.pools.worker import Waits
 from stoker.runs import checkpoint as checkpoints
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-POOLS = pytest.mark.parametrize("kind", ["inline", "process"])
+POOLS = pytest.mark.parametrize("kind", ["inline", "process", "in threads", "as coroutines"])
 
 
 @contextmanager
 def pool_of(kind: str, make_env: Any = Faulty, n: int = 4, **settings: Any) -> Iterator[BasePool]:
     faults = FaultSettings(**settings)
+    if kind == "as coroutines":
+        make_env = partial(AsCoroutines, make_env)
+    waits: Any = kind if kind in get_args(Waits) else "no"
     with (
         InlinePool(make_env, spec_of(Faulty()), n, faults)
         if kind == "inline"
-        else ProcessPool(make_env, spec_of(Faulty()), n, 2, faults)
+        else ProcessPool(make_env, spec_of(Faulty()), n, 2, faults, waits=waits)
     ) as pool:
         yield pool
 
@@ -233,7 +239,7 @@ def test_an_environment_that_needs_the_script() -> None:
 _TRAIN = "train --timesteps 4096 --n-envs 4 --n-steps 128 --device cpu --eval-episodes 0"
 
 
-@POOLS
+@pytest.mark.parametrize("kind", ["inline", "process", "io"])
 def test_training_goes_on_past_an_environment_that_raises(
     kind: str, stoker: Run, tmp_path: Path
 ) -> None:
@@ -246,7 +252,7 @@ def test_training_goes_on_past_an_environment_that_raises(
     assert status["env_steps"] >= 4096  # cut-off steps are no steps, so it made up for them
 
 
-@POOLS
+@pytest.mark.parametrize("kind", ["inline", "process", "io"])
 def test_too_many_faults_stop_the_run_with_a_checkpoint(
     kind: str, stoker: Run, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sys
@@ -102,7 +103,9 @@ class Wanderer(gymnasium.Env[Any, Any]):
     metric_names = ("height", "depth")
 
     def __init__(self, seen: str = "vector", does: str = "discrete", masks: bool = False) -> None:
-        self.observation_space, self.action_space = OBSERVATIONS[seen], ACTIONS[does]
+        # A copy: it is sampled from, and others may do so in other threads.
+        self.observation_space = copy.deepcopy(OBSERVATIONS[seen])
+        self.action_space = ACTIONS[does]
         self.masks, self.total = masks, 0.0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -9,27 +9,32 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from pool_envs import Counter, Wanderer
+from pool_envs import Counter, Wanderer, spec_of
 
 from stoker.errors import EnvError, SpaceError
-from stoker.pools.choose import HANDOVER_PER_WORKER_S, HANDOVER_S, choose, probe
+from stoker.pools.choose import HANDOVER_PER_WORKER_S, HANDOVER_S, Probe, choose, probe
 from stoker.pools.slot import episode_seed
 
 
+def busy(seconds: float) -> Probe:
+    """An environment whose steps take as long, all of it work."""
+    return Probe(spec_of(Counter()), seconds, seconds, False)
+
+
 def test_cheap_steps_stay_inline() -> None:
-    choice = choose(step_wall_s=5e-6, n_envs=8, cores=8)
+    choice = choose(busy(5e-6), n_envs=8, cores=8)
     assert (choice.pool, choice.n_workers) == ("inline", 0)
 
 
 def test_dear_steps_of_many_go_to_processes() -> None:
-    choice = choose(step_wall_s=1e-3, n_envs=16, cores=8)
+    choice = choose(busy(1e-3), n_envs=16, cores=8)
     assert (choice.pool, choice.n_workers) == ("process", 8)
 
 
 @pytest.mark.parametrize("pool", ["inline", "process"])
 def test_the_reason_says_the_figures(pool: str) -> None:
     step = {"inline": 4e-6, "process": 1e-3}[pool]
-    choice = choose(step_wall_s=step, n_envs=16, cores=4)
+    choice = choose(busy(step), n_envs=16, cores=4)
     workers_take = 4 * step + HANDOVER_S + 4 * HANDOVER_PER_WORKER_S
     assert choice.pool == pool
     assert choice.reason == (
@@ -39,11 +44,11 @@ def test_the_reason_says_the_figures(pool: str) -> None:
 
 
 def test_one_environment_gains_nothing_from_a_worker() -> None:
-    assert choose(step_wall_s=0.1, n_envs=1, cores=64).pool == "inline"
+    assert choose(busy(0.1), n_envs=1, cores=64).pool == "inline"
 
 
 def test_one_core_gains_nothing_from_a_worker() -> None:
-    assert choose(step_wall_s=0.01, n_envs=8, cores=1).pool == "inline"
+    assert choose(busy(0.01), n_envs=8, cores=1).pool == "inline"
 
 
 @pytest.mark.parametrize(
@@ -52,11 +57,11 @@ def test_one_core_gains_nothing_from_a_worker() -> None:
 def test_workers_are_those_asked_for_else_the_cores_and_no_more_than_environments(
     n_envs: int, cores: int, n_workers: int, expected: int
 ) -> None:
-    assert choose(0.01, n_envs, cores, n_workers).n_workers == expected
+    assert choose(busy(0.01), n_envs, cores, n_workers).n_workers == expected
 
 
 def test_the_dearer_a_step_the_sooner_processes_win() -> None:
-    picks = [choose(step, n_envs=8, cores=8).pool for step in (1e-6, 1e-5, 1e-4, 1e-3)]
+    picks = [choose(busy(step), n_envs=8, cores=8).pool for step in (1e-6, 1e-5, 1e-4, 1e-3)]
     assert picks == sorted(picks), "inline, then process, and never back"
     assert {picks[0], picks[-1]} == {"inline", "process"}
 

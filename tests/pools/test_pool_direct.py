@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from awaitable import AsCoroutines
 from pool_envs import Counter, act, spec_of
 
 from stoker.errors import ConfigError, EnvError
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 
-POOLS = pytest.mark.parametrize("kind", ["inline", "process"])
+POOLS = pytest.mark.parametrize("kind", ["inline", "no", "in threads", "as coroutines"])
 
 
 class Talker(Counter):
@@ -41,11 +43,13 @@ class Talker(Counter):
 
 @contextmanager
 def pool_of(kind: str, keep_infos: bool = True) -> Iterator[Any]:
-    make = lambda: Talker(length=2)  # noqa: E731
+    make: Any = partial(Talker, length=2)
+    if kind == "as coroutines":
+        make = partial(AsCoroutines, make)
     with (
         InlinePool(make, spec_of(Counter()), 4, None, keep_infos)
         if kind == "inline"
-        else ProcessPool(make, spec_of(Counter()), 4, 2, None, keep_infos)
+        else ProcessPool(make, spec_of(Counter()), 4, 2, None, keep_infos, waits=kind)
     ) as pool:
         yield pool
 
@@ -116,7 +120,7 @@ def test_a_call_that_raises_leaves_the_pool_in_order(kind: str) -> None:
 
 
 def test_a_result_that_cannot_travel() -> None:
-    with pool_of("process") as pool:
+    with pool_of("no") as pool:
         pool.reset(seed=0)
         with pytest.raises(EnvError, match="The result of call cannot be sent: cannot pickle"):
             pool.call("lock")
@@ -124,7 +128,7 @@ def test_a_result_that_cannot_travel() -> None:
 
 
 def test_a_restart_amid_a_step_is_refused() -> None:
-    with pool_of("process") as pool:
+    with pool_of("no") as pool:
         pool.reset(seed=0)
         pool.send(act(0), np.array([1]))
         with pytest.raises(ConfigError, match=r"Environments \[1\] have not answered"):

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
 import psutil
 import pytest
+from awaitable import AsCoroutines
 from pool_envs import (
     Counter,
     MaskedCounter,
@@ -31,14 +33,18 @@ from stoker.envs.registry import EnvFactory
 from stoker.errors import ConfigError
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
+from stoker.pools.worker import Waits
 from stoker.types import EpisodeJournal
 
 
-def assert_alike(make_env: Any, n_envs: int, n_workers: int, steps: int = 25) -> None:
+def assert_alike(
+    make_env: Any, n_envs: int, n_workers: int, steps: int = 25, waits: Waits = "no"
+) -> None:
     """Both pools give the same bits from the same seed and actions."""
     spec, rng = spec_of(make_env()), np.random.default_rng(1)
     inline = InlinePool(make_env, spec, n_envs)
-    with ProcessPool(make_env, spec, n_envs, n_workers) as process:
+    make = partial(AsCoroutines, make_env) if waits == "as coroutines" else make_env
+    with ProcessPool(make, spec, n_envs, n_workers, waits=waits) as process:
         assert_same(inline.reset(seed=4), process.reset(seed=4))
         ended = 0
         for _ in range(steps):
@@ -50,6 +56,7 @@ def assert_alike(make_env: Any, n_envs: int, n_workers: int, steps: int = 25) ->
         assert_same(inline.reset(seed=5), process.reset(seed=5))
 
 
+@pytest.mark.parametrize("waits", get_args(Waits))
 @pytest.mark.parametrize(
     ("seen", "does", "masks"),
     [
@@ -61,8 +68,9 @@ def assert_alike(make_env: Any, n_envs: int, n_workers: int, steps: int = 25) ->
         ("lone leaf", "discrete", False),
     ],
 )
-def test_the_same_bits_as_inline(seen: str, does: str, masks: bool) -> None:
-    assert_alike(EnvFactory(Wanderer, {"seen": seen, "does": does, "masks": masks}), 3, 2)
+def test_the_same_bits_as_inline(seen: str, does: str, masks: bool, waits: Waits) -> None:
+    settings = {"seen": seen, "does": does, "masks": masks}
+    assert_alike(EnvFactory(Wanderer, settings), 3, 2, waits=waits)
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 3, 5, 8])
