@@ -8,13 +8,14 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from stoker.collect.acting import Acting, CapturedActing, Place
-from stoker.collect.episodes import EpisodeTracker, JournalKeeper, MetricSums
+from stoker.collect.episodes import EpisodeTracker, MetricSums
+from stoker.pools.journal import JournalKeeper
 from stoker.storage.rollout import RolloutStorage
 from stoker.types import Clock, EpisodeJournal, Policy, Pool, StepBatch
 
@@ -158,67 +159,93 @@ class FreeGatherer(Gatherer):
     Whoever is ready is acted for, and nobody waits for another: on a machine whose cores are all
     busy, some workers get less of them than others. Whoever is amid a step when the others are
     done gets a little longer; then what it decided is dropped.
+
+    Unless decisions may be older: where steps take long, everyone goes on until the steps are made.
+    What is in flight then, or does not fit any more, belongs to the next rollout, and is dropped
+    only once it would be more than `oldest` versions behind.
     """
 
+    def __init__(self, *given: Any, oldest: int = 0) -> None:
+        super().__init__(*given)
+        self._oldest = oldest
+        self._since = np.zeros(self.pool.n_envs, np.int64)  # the version that each decided under
+        self._last: RolloutStorage | None = None  # which holds the decisions in flight
+        self._held: StepBatch | None = None  # what did not fit into it
+
     def _set_off(self, storage: RolloutStorage) -> None:
-        self._left = storage.n_steps * storage.n_envs
+        self._limit = storage.n_envs * (storage.capacity if self._oldest else storage.n_steps)
         self._taken = np.zeros(storage.n_envs, np.int64)
+        flying = self._ids[self._step_of >= 0]
+        self._started = flying.size
+        if flying.size and self._last is not None:
+            storage.carry(self._last, self._step_of[flying], flying)
+            self._step_of[flying] = 0
+        self._last = storage
         on = self._go_on(storage, self._ids[self._step_of == _NOT_ASKED])
         if on.size:
             self._send_on(on)
 
     def _gather(self, storage: RolloutStorage, metrics: MetricSums, wanted: Wanted) -> int:
-        total, made = storage.n_steps * storage.n_envs, 0
+        missing = total = storage.n_steps * storage.n_envs
         elsewhere = int(np.count_nonzero(self._step_of == _ELSEWHERE))
         ends, began = math.inf, time.perf_counter()
-        while True:
-            asked = total - self._left - made
+        while missing:
+            asked = self._started - (total - missing)
             if not asked or time.perf_counter() >= ends:
                 break
-            with self.clock.phase("env"):
-                patience = min(self.pool.patience, max(0.0, ends - time.perf_counter()))
-                batch = self.pool.recv(min(asked, self.pool.handful), patience=patience)
+            batch, self._held = self._held or self._receive(asked, ends), None
             if not wanted():
                 raise GatheringInterruptedError
-            ids = batch.env_ids
-            if not ids.size:
+            if not batch.env_ids.size:
                 continue
-            kept, steps = batch, self._step_of[ids]
+            kept, steps = batch, self._step_of[batch.env_ids]
+            if len(steps) > missing and self._oldest:
+                fitting, rest = np.split(np.arange(len(steps)), [missing])
+                self._held = batch.rows(rest)
+                kept = batch = batch.rows(fitting)
+                steps = steps[fitting]
+            ids = batch.env_ids
             self._step_of[ids] = _NOT_ASKED
             if elsewhere:
                 ours = steps >= 0
                 kept, steps = batch.rows(ours), steps[ours]
                 elsewhere -= len(ids) - len(steps)
             self._taken[kept.env_ids] += 1
-            made += len(steps)
+            missing -= len(steps)
             on = self._go_on(storage, ids)
             storage.write_outcome(steps, kept)  # while the device decides
             self._count(batch, metrics)
             if on.size:
                 self._send_on(on)
-            elif ends == math.inf and 2 * made > total:
+            elif ends == math.inf and 2 * missing < total:
                 behind = np.count_nonzero(self._taken < storage.capacity)
-                if not self._left or 2 * behind <= storage.n_envs:  # else they make the rest
-                    now = time.perf_counter()
+                if self._started == self._limit or 2 * behind <= storage.n_envs:
+                    now = time.perf_counter()  # else they make the rest
                     ends = now + max(_SHORTEST_TAIL_S, _TAIL * (now - began))
-        late = self._ids[self._step_of >= 0]
-        storage.cut(self._step_of[late], late)
+        flying = self._ids[self._step_of >= 0]
+        storage.cut(self._step_of[flying], flying)
+        late = flying[storage.version + 1 - self._since[flying] > self._oldest]
         self._step_of[late] = _ELSEWHERE
         return len(late)
 
+    def _receive(self, asked: int, ends: float) -> StepBatch:
+        with self.clock.phase("env"):
+            patience = min(self.pool.patience, max(0.0, ends - time.perf_counter()))
+            return self.pool.recv(min(asked, self.pool.handful), patience=patience)
+
     def _go_on(self, storage: RolloutStorage, ids: np.ndarray) -> np.ndarray:
         """Act for as many of these as there are steps to make; which."""
-        taken = self._taken[ids]
-        if self._left < len(ids) or taken.max(initial=0) >= storage.capacity:
-            ids = ids[taken < storage.capacity][: self._left]
+        taken, left = self._taken[ids], self._limit - self._started
+        if left < len(ids) or taken.max(initial=0) >= storage.capacity:
+            ids = ids[taken < storage.capacity][:left]
             taken = self._taken[ids]
         if ids.size:
-            self._left -= ids.size
-            self._step_of[ids] = taken
+            self._started += ids.size
+            self._step_of[ids], self._since[ids] = taken, storage.version
             with self.clock.phase("inference"):
                 self._acting.start(storage, taken, ids)
         return ids
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        self._step_of[:] = _NOT_ASKED
+        self._step_of[:], self._held = _NOT_ASKED, None
         return super().restore(state)

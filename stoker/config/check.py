@@ -35,6 +35,7 @@ def _out_of_range(config: Config) -> Iterator[str]:
         ("n_envs", env.n_envs, 1),
         ("n_workers", env.n_workers, 0),
         ("in_flight", env.in_flight, 0),
+        ("max_lag", env.max_lag, 1),
         ("max_faults", env.max_faults, 0),
         ("n_steps", ppo.n_steps, 1),
         ("n_epochs", ppo.n_epochs, 1),

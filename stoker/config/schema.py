@@ -114,6 +114,9 @@ class EnvSettings(FaultSettings):
     """Environments of the io pool, each with a step in flight. They share the rollout: n_steps is
     the total batch over them. 0: n_envs if that is asked for, else as many as keep the cores busy,
     by Little's law."""
+    max_lag: Annotated[int, COUNT] = 4
+    """Iterations that the policy may be ahead of a decision in flight in the io pool; past that,
+    what comes of it is dropped."""
     collect: Literal["auto", "step", "overlap"] = "auto"
     """`overlap` collects the next rollout while the last one is learned from, with a policy that is
     one iteration old; `step` takes turns, so that the same seed gives the same bits. `auto`

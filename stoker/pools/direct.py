@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from stoker.pools.base import BasePool
-from stoker.pools.spaces import ActionCodec
-from stoker.types import EpisodeJournal, StepBatch
+from stoker.types import StepBatch
 
 
 class DirectPool(BasePool):
@@ -50,15 +49,3 @@ class DirectPool(BasePool):
     def classes(self, env_ids: Sequence[int]) -> list[set[str]]:
         """Names of all classes that each environment and its wrappers are instances of."""
         return self.ask("classes", dict.fromkeys(env_ids, ()))
-
-
-def replay_of(
-    journal: EpisodeJournal | None, env_id: int, codec: ActionCodec
-) -> tuple[int, np.ndarray | None]:
-    """Which episode an environment is in, and its environment actions so far (None: unknown)."""
-    if journal is None:
-        return 0, np.empty((0, *codec.spec.shape), codec.spec.dtype)
-    episode, length = int(journal.episode[env_id]), int(journal.length[env_id])
-    if length < 0:  # too long to have been kept: the next episode begins
-        return episode + 1, None
-    return episode, codec.encode(journal.actions[:length, env_id])

@@ -9,8 +9,9 @@ import numpy as np
 
 from stoker.config.schema import FaultSettings
 from stoker.errors import BadValueError
-from stoker.pools.direct import DirectPool, replay_of
+from stoker.pools.direct import DirectPool
 from stoker.pools.faults import FaultLog
+from stoker.pools.journal import replay_of
 from stoker.pools.rows import Rows, as_range
 from stoker.pools.slot import MakeEnvs, Slot
 from stoker.pools.values import ValueCheck

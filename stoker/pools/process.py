@@ -23,8 +23,9 @@ from stoker.config.schema import FaultSettings
 from stoker.errors import BadValueError, ConfigError, StokerError, WorkerError
 from stoker.pools.board import ASKED, CUT, DONE, IDLE, RENEW, Board
 from stoker.pools.crew import Crew, Stand
-from stoker.pools.direct import DirectPool, replay_of
+from stoker.pools.direct import DirectPool
 from stoker.pools.faults import FaultLog
+from stoker.pools.journal import replay_of
 from stoker.pools.launch import process_context
 from stoker.pools.rows import EVERYONE, as_range
 from stoker.pools.slot import MakeEnvs

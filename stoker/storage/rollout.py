@@ -94,7 +94,7 @@ class RolloutStorage:
 
     def begin(self, version: int) -> None:
         """Make ready for a rollout under the weights called `version`."""
-        self.version = version
+        self.version, self._has_older = version, False
         self._rollout.policy_version.fill_(version)
         self._finals.clear()
         for staged in self._host.values():
@@ -130,6 +130,18 @@ class RolloutStorage:
         """Say that what came of the decisions at these steps will not be known."""
         self._host["truncated"][t, env_ids] = True
 
+    def carry(self, other: RolloutStorage, t: np.ndarray, env_ids: np.ndarray) -> None:
+        """Take over decisions that `other` holds at steps `t`, as these environments' first."""
+        self._has_older = True
+        steps, ids = (torch.from_numpy(x).to(self.device) for x in (t, env_ids))  # sync: a few
+        for mine, given in zip(self._decisions(), other._decisions(), strict=True):
+            mine[0, ids] = given[steps, ids]
+
+    def _decisions(self) -> list[Tensor]:
+        kept = self._rollout
+        rest = (kept.action, kept.action_mask, kept.behaviour_log_prob, kept.policy_version)
+        return [*kept.obs.values(), *(field for field in rest if field is not None)]
+
     def end(self, last_obs: DeviceObs) -> None:
         """The rollout is full; `last_obs` is what the last steps led to."""
         for name, staged in self._staged.items():
@@ -143,7 +155,8 @@ class RolloutStorage:
         Where `version` is not the one that acted, also with its log-probabilities. A few large
         forward passes replace T small ones.
         """
-        kept, acted = self._as_far_as_it_goes(), version == self.version
+        acted = version == self.version and not self._has_older
+        kept = self._as_far_as_it_goes()
         steps = max(1, _ROWS_AT_ONCE // self.n_envs)
         for t in range(0, len(kept.value), steps):
             some = {leaf: rows[t : t + steps].flatten(0, 1) for leaf, rows in kept.obs.items()}

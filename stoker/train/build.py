@@ -228,8 +228,9 @@ def _make_collector(
         in_step = InStepCollector(gatherer, RolloutStorage(*shape, device))
         return _Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
     acting, collect_clock = make_policy(pool.spec, config, device), PhaseClock()
-    kind = FreeGatherer if elsewhere else Gatherer
-    gatherer = kind(pool, acting, collect_clock, config.run.seed, device)
+    given = (pool, acting, collect_clock, config.run.seed, device)
+    oldest = config.env.max_lag if config.env.pool == "io" else 0
+    gatherer = FreeGatherer(*given, oldest=oldest) if elsewhere else Gatherer(*given)
     storages = (
         RolloutStorage(*shape, device, capacity),
         RolloutStorage(*shape, device, capacity),

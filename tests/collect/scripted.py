@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stoker.errors import EnvError
 from stoker.pools.base import BasePool
-from stoker.pools.direct import replay_of
+from stoker.pools.journal import replay_of
 from stoker.types import (
     PLAIN,
     ActionSpec,
@@ -90,7 +90,7 @@ class ScriptedPool(BasePool):
         self.fails_at = fails_at
         self.sent = np.zeros(n_envs, np.int64)
         self.sends: list[tuple[int, ...]] = []
-        self.patience: list[float | None] = []
+        self.patiences: list[float | None] = []
         """Of every time that it was asked."""
         self.taken: list[list[int]] = [[] for _ in range(n_envs)]
         self._history: list[list[int]] = [[] for _ in range(n_envs)]
@@ -163,7 +163,7 @@ class ScriptedPool(BasePool):
     ) -> StepBatch:
         if self.fails_at is not None and self.sent.sum() >= self.fails_at:
             raise EnvError("out of ideas")
-        self.patience.append(patience)
+        self.patiences.append(patience)
         TIME.now += TIME.tick
         place = among or slice(0, self.n_envs)
         asked = [env for env in sorted(self._waiting) if place.start <= env < place.stop]

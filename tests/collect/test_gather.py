@@ -106,7 +106,7 @@ def test_groups_alternate_in_a_fixed_order_and_all_of_a_group_is_waited_for() ->
     bench = Bench(Gatherer, groups=2, delays={(0, 1): NEVER})
     bench.fill()
     assert bench.pool.sends == [(0, 1, 2), (3, 4, 5)] * STEPS
-    assert set(bench.pool.patience) == {None}
+    assert set(bench.pool.patiences) == {None}
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -259,14 +259,14 @@ def test_an_environment_that_is_late_for_a_whole_rollout_has_no_row_in_it() -> N
     prompt, bench = Bench(), Bench(delays={(LATE, 7): NEVER})
     assert bench.fill().gathered.late == 1
     prompt.fill()
-    asked = len(bench.pool.patience)
+    asked = len(bench.pool.patiences)
     second = bench.fill(1)
     assert not second.rollout.valid[:, LATE].any()
     assert not second.rollout.truncated[:, LATE].any()
     assert not second.rollout.terminated[:, LATE].any()
     assert (second.advantage[:, LATE] == 0).all()
     assert second.gathered[:2] == (STEPS * (ENVS - 1), 0)
-    assert len(bench.pool.patience) - asked == STEPS  # no longer than the others take
+    assert len(bench.pool.patiences) - asked == STEPS  # no longer than the others take
     check_the_others(second, prompt.fill(1))
     bench.pool.release(LATE)
     third = bench.fill(2)
@@ -379,17 +379,19 @@ def test_those_that_are_not_done_get_a_twentieth_longer_and_20_ms_at_least(
         bench = Bench(delays={**usual, (LATE, 7): slowness + delay})
         assert bench.fill().gathered.late == cut
         asks = STEPS * (1 + slowness)
-        assert len(bench.pool.patience) == asks + longer
-        assert set(bench.pool.patience[:asks]) == {0.25}  # then it looks whether it is still wanted
+        assert len(bench.pool.patiences) == asks + longer
+        assert set(bench.pool.patiences[:asks]) == {
+            0.25
+        }  # then it looks whether it is still wanted
         left = [max(0.02, 0.05 * asks * tick) - n * tick for n in range(longer)]
-        assert bench.pool.patience[asks:] == pytest.approx([min(0.25, s) for s in left])
+        assert bench.pool.patiences[asks:] == pytest.approx([min(0.25, s) for s in left])
 
 
 def test_a_step_that_comes_late_wins_nobody_more_time() -> None:
     """Asked for 11 times a step, it makes two in the time of the others' 8 and of 21 more."""
     bench = Bench(delays={(LATE, k): 10 for k in range(STEPS)})
     found = bench.fill()
-    assert len(bench.pool.patience) == STEPS + TAIL
+    assert len(bench.pool.patiences) == STEPS + TAIL
     assert found.rollout.valid[:, LATE].tolist() == [t < 2 for t in range(STEPS)]
     assert found.rollout.truncated[:, LATE].tolist() == [t == 2 for t in range(STEPS)]
 

@@ -47,6 +47,8 @@ def test_the_largest_divisor_up_to_an_aim(total: int, aim: int) -> None:
         ("n_envs", 0, 1),
         ("n_envs", -4, 1),
         ("n_workers", -1, 0),
+        ("in_flight", -1, 0),
+        ("max_lag", 0, 1),
         ("n_steps", 0, 1),
         ("n_epochs", 0, 1),
         ("timesteps", 0, 1),

@@ -30,11 +30,11 @@ from faulty_envs import (
     spec_of,
 )
 
-from stoker.collect.episodes import JournalKeeper
 from stoker.config.schema import FaultSettings
 from stoker.errors import BadValueError, EnvError
 from stoker.pools.base import BasePool
 from stoker.pools.inline import InlinePool
+from stoker.pools.journal import JournalKeeper
 from stoker.pools.process import ProcessPool
 from stoker.pools.slot import episode_seed
 from stoker.pools.worker import Waits

@@ -33,9 +33,9 @@ from faulty_envs import (
 )
 from test_env_faults import act, first_obs
 
-from stoker.collect.episodes import JournalKeeper
 from stoker.config.schema import FaultSettings
 from stoker.errors import EnvError
+from stoker.pools.journal import JournalKeeper
 from stoker.pools.process import ProcessPool
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
