@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from bench import handover, lag, learning, overlap, pools
+from bench import handover, io, lag, learning, overlap, pools
 from bench.record import Cases, publish
 
 BENCHES: dict[str, Cases] = {
     "handover": handover.CASES,
+    "io": io.CASES,
     "lag": lag.CASES,
     "learning": learning.CASES,
     "overlap": overlap.CASES,

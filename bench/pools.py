@@ -21,6 +21,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 from bench.load import Alone, Busy, Straggler
 from bench.record import Cases, Row
+from bench.turns import by_turns, is_worker, middle_ratio, version_of
 from stoker.envs.registry import EnvFactory
 from stoker.pools.choose import probe
 from stoker.pools.process import ProcessPool
@@ -58,7 +59,7 @@ def _cartpole(n_envs: int) -> Iterator[Row]:
         "AsyncVectorEnv": lambda: _in_step(step_gymnasium, n_envs),
         "ceiling": lambda: alone(_SECONDS),
     }
-    found = _by_turns(sides)
+    found = by_turns(sides, _REPEATS)
     alone.close()
     pool.close()
     subproc.close()
@@ -86,7 +87,7 @@ def _busy() -> Iterator[Row]:
         "AsyncVectorEnv": lambda: _in_step(step_gymnasium, n_envs),
         "ceiling": lambda: alone(_SECONDS),
     }
-    found = _by_turns(sides)
+    found = by_turns(sides, _REPEATS)
     alone.close()
     pool.close()
     peer.close()
@@ -108,7 +109,7 @@ def _memory() -> Iterator[Row]:
         with_workers: Any = start()
         with_workers.reset(0) if name == "ours" else with_workers.reset()
         family = psutil.Process().children(recursive=True)
-        workers = [p for p in family if p.pid not in before and _is_worker(p)]
+        workers = [p for p in family if p.pid not in before and is_worker(p)]
         found = [worker.memory_full_info() for worker in workers]
         sizes[name] = {
             "workers": len(found),
@@ -123,15 +124,10 @@ def _memory() -> Iterator[Row]:
         ours,
         "MB resident, smaller is better",
         peer,
-        f"stable-baselines3 SubprocVecEnv {_version('stable-baselines3')}",
+        f"stable-baselines3 SubprocVecEnv {version_of('stable-baselines3')}",
         round(peer / ours, 2),
         details=sizes,
     )
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    """Not one of the two servers that multiprocessing keeps."""
-    return "resource_tracker" not in " ".join(process.cmdline()) and not process.children()
 
 
 def _straggler(n_envs: int = 64) -> Iterator[Row]:
@@ -205,15 +201,6 @@ def _in_step(step: Callable[[int], None], n_envs: int) -> float:
     return turn * n_envs / (time.perf_counter() - began)
 
 
-def _by_turns(sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for repeat in range(_REPEATS):
-        order = list(sides) if repeat % 2 == 0 else list(sides)[::-1]
-        for name in order:
-            found[name].append(sides[name]())
-    return found
-
-
 def _row(case: str, ours: list[float], peer: str, theirs: list[float], ceiling: list[float]) -> Row:
     """The ratio is the middle one of those taken side by side, as the machine wanders."""
     package = "gymnasium" if peer == "AsyncVectorEnv" else "stable-baselines3"
@@ -223,26 +210,16 @@ def _row(case: str, ours: list[float], peer: str, theirs: list[float], ceiling: 
         round(statistics.median(ours)),
         "steps/s",
         round(statistics.median(theirs)),
-        f"{package} {peer} {_version(package)}",
-        round(_middle_ratio(ours, theirs), 2),
+        f"{package} {peer} {version_of(package)}",
+        round(middle_ratio(ours, theirs), 2),
         round(statistics.median(ceiling)),
         {
-            "share_of_ceiling": round(_middle_ratio(ours, ceiling), 3),
+            "share_of_ceiling": round(middle_ratio(ours, ceiling), 3),
             "ours": [round(x) for x in ours],
             "peer": [round(x) for x in theirs],
             "ceiling": [round(x) for x in ceiling],
         },
     )
-
-
-def _middle_ratio(ours: list[float], theirs: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
 
 
 CASES: Cases = {
