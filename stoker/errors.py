@@ -36,6 +36,14 @@ class MissingAttributeError(EnvError, AttributeError):
     """An environment has no attribute of that name."""
 
 
+class EpisodeCutError(EnvError):
+    """For environments to raise in `step`: what came of the action cannot be known.
+
+    A request that timed out, say. The step is no transition and the episode is cut off; nothing is
+    wrong with the environment, so it goes on with the next one, and no fault counts.
+    """
+
+
 class BadValueError(EnvError):
     """An environment returned something that its spaces or Gymnasium do not allow."""
 

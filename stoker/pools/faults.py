@@ -7,9 +7,9 @@ import warnings
 from collections import deque
 
 from stoker.config.schema import FaultSettings
-from stoker.errors import BadValueError, StokerError
+from stoker.errors import BadValueError, EpisodeCutError, StokerError
 
-KINDS = ("env_errors", "worker_deaths", "hangs", "bad_values")
+KINDS = ("env_errors", "worker_deaths", "hangs", "bad_values", "cut_episodes")
 
 
 class FaultLog:
@@ -38,6 +38,15 @@ class FaultLog:
 
     def note_env(self, error: StokerError) -> None:
         """Count an environment's own error, by what it is."""
+        if isinstance(error, EpisodeCutError):
+            self.counts["cut_episodes"] += 1
+            if self.counts["cut_episodes"] == 1:
+                warnings.warn(
+                    f"An episode was cut off: {error} Others will only be counted "
+                    "(faults/cut_episodes).",
+                    stacklevel=2,
+                )
+            return
         self.note("bad_values" if isinstance(error, BadValueError) else "env_errors", error)
 
 

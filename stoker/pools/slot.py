@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from stoker.errors import BadValueError, EnvError, MissingAttributeError
+from stoker.errors import BadValueError, EnvError, EpisodeCutError, MissingAttributeError
 from stoker.pools.awaited import as_blocking
 from stoker.pools.base import Infos
 from stoker.pools.blame import API, CHECK, blame, refusal, sketch
@@ -150,6 +150,8 @@ class Slot:
         action = self.action()
         try:
             returned = self._env_step(action)
+        except EpisodeCutError:
+            raise
         except (Exception, SystemExit) as error:
             raise blame(self.index, "step", error, self._episode_seed, action) from error
         if not isinstance(returned, tuple) or len(returned) != 5:
@@ -219,9 +221,10 @@ class Slot:
         return False
 
     def mend(self, error: EnvError, report: Callable[[EnvError], None]) -> None:
-        """A step failed: have another environment begin the next episode in its place."""
+        """A step failed: begin the next episode, with another environment if this one failed."""
         report(error)
-        self.close_quietly()
+        if not isinstance(error, EpisodeCutError):
+            self.close_quietly()
         self._renew(report)
 
     def _renew(self, report: Callable[[EnvError], None]) -> None:
