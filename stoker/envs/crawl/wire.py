@@ -263,8 +263,12 @@ def _told_as_fetch_errors(target: Target, limits: Limits) -> Iterator[None]:
         raise FetchError("tls", url, f"no secure connection: {shown(str(error))}.") from error
     except aiohttp.InvalidURL as error:
         raise FetchError("url", url, f"aiohttp cannot read it: {shown(str(error))}.") from error
+    except aiohttp.ClientConnectorError as error:
+        why = shown(str(error.os_error))
+        sentence = f"{target.host}, port {target.port}, could not be reached: {why}."
+        raise FetchError("connection", url, sentence, transient=True) from error
     except (_HungUpError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-        sentence = f"the connection could not be made or broke: {shown(str(error))}."
+        sentence = f"the connection broke: {shown(str(error))}."
         raise FetchError("connection", url, sentence, transient=True) from error
     except aiohttp.ClientError as error:
         sentence = f"the answer is not HTTP as it should be: {shown(str(error))}."

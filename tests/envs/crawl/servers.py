@@ -80,6 +80,11 @@ def by_path(pages: dict[str, bytes]) -> Handler:
     return handle
 
 
+async def silent(visitor: Visitor) -> None:
+    """Reads the request, and that is all."""
+    await asyncio.sleep(60)
+
+
 class Server:
     """Listens on a port of its own, or on `port` again after it was closed."""
 
@@ -95,6 +100,7 @@ class Server:
         self.paths: list[str] = []
         self.visitors: list[Visitor] = []
         self.connections = 0
+        self.open_connections = 0
         self.bytes_sent = 0
         self._talks: set[asyncio.Task[None]] = set()
 
@@ -130,6 +136,7 @@ class Server:
 
     async def _talk(self, asks: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open_connections += 1
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 while not out.is_closing():
@@ -137,8 +144,12 @@ class Server:
                     self.paths.append(visitor.path)
                     self.visitors.append(visitor)
                     await self._handler(visitor)
-        finally:
+            out.close()
+        except asyncio.CancelledError:
             out.transport.abort()
+            raise
+        finally:
+            self.open_connections -= 1
 
 
 class ServerInThread:
