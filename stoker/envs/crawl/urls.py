@@ -30,8 +30,8 @@ def read_url(url: str, allowed: AllowList) -> Target:
     if len(url) > _LONGEST:
         raise _unreadable(url, f"it has {len(url)} characters, and {_LONGEST} are allowed")
     text = url.strip(" \t\r\n\f")
-    if "\\" in text or any(mark < " " or mark == "\x7f" for mark in text):
-        raise _unreadable(url, "it has a backslash or a control character in it")
+    if any(mark < " " or mark == "\x7f" for mark in text):
+        raise _unreadable(url, "it has a control character in it")
     try:
         parts = urlsplit(text)
         port = parts.port

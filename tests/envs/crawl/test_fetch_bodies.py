@@ -155,6 +155,11 @@ def test_the_cap_on_what_is_unpacked_is_exact(run: Run, over: int) -> None:
         reads(run, answer, body.decode())
 
 
+def test_the_cap_is_on_all_parts_together(run: Run) -> None:
+    part = gzip.compress(b"." * (PATIENT.max_decompressed_bytes // 2 + 1))
+    fails(run, saying(reply(part + part, content_encoding="gzip")), "too-large")
+
+
 @pytest.mark.parametrize(
     ("body", "encoding"),
     [

@@ -181,7 +181,8 @@ def test_a_plain_server_where_a_secure_one_is_expected(run: Run) -> None:
 def test_a_secure_connection_that_is_never_agreed_on(run: Run) -> None:
     async def test() -> None:
         async with Server() as server, Fetcher(replace(PATIENT, connect_s=0.1)) as fetcher:
-            await refused(fetcher, server.url().replace("http:", "https:"), "timeout")
+            url = server.url().replace("http:", "https:")
+            assert "connect_s (0.1 s)" in str(await refused(fetcher, url, "timeout"))
             assert fetcher.counts.requests == len(server.paths) == 0
 
     run(test())

@@ -73,34 +73,64 @@ def test_while_it_is_open_nothing_is_sent(run: Run) -> None:
     run(test())
 
 
-def test_only_failures_in_a_row_count(run: Run) -> None:
+ANSWERS = pytest.mark.parametrize(
+    "answer",
+    [
+        reply(),
+        reply(b"", "404 Not Found"),
+        reply(b"x" * (PATIENT.max_body_bytes + 1)),
+        reply(content_encoding="br"),
+    ],
+    ids=["page", "missing", "too-large", "encoding"],
+)
+"""Answers, whether we have a use for them or not: none is a failure of the host."""
+
+
+@ANSWERS
+def test_any_answer_ends_a_row_of_failures(run: Run, answer: bytes) -> None:
     async def test() -> None:
-        bad, good = reply(b"", "500 Oops"), reply()
+        bad = reply(b"", "500 Oops")
         async with (
-            Server(saying(bad, bad, good, bad, bad, good)) as server,
+            Server(saying(bad, bad, answer, bad, bad, answer)) as server,
             Fetcher(FRAIL) as fetcher,
         ):
-            for kind in ("status", "status", None, "status", "status", None):
-                if kind is None:
-                    await fetcher.get(server.url())
-                else:
-                    await refused(fetcher, server.url(), kind)
+            for _ in range(6):
+                await asyncio.gather(fetcher.get(server.url()), return_exceptions=True)
+            assert len(server.paths) == 6
+            assert fetcher.counts.failures["status"] == 4
 
     run(test())
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [reply(b"", "404 Not Found"), reply(b"x" * 100_001), reply(content_encoding="br")],
-    ids=["missing", "too-large", "encoding"],
-)
-def test_an_answer_we_have_no_use_for_is_no_failure_of_the_host(run: Run, answer: bytes) -> None:
+@ANSWERS
+def test_no_answer_opens_the_breaker(run: Run, answer: bytes) -> None:
     async def test() -> None:
         async with Server(saying(answer)) as server, Fetcher(FRAIL) as fetcher:
             for _ in range(10):
                 await asyncio.gather(fetcher.get(server.url()), return_exceptions=True)
             assert len(server.paths) == 10
             assert fetcher.counts.failures["circuit-open"] == 0
+
+    run(test())
+
+
+def test_those_who_queue_when_it_opens_are_refused_as_well(run: Run) -> None:
+    async def test() -> None:
+        queued = asyncio.Event()
+
+        async def fail_late(visitor: Visitor) -> None:
+            await queued.wait()
+            await visitor.send(reply(b"", "500 Oops"))
+
+        limits = replace(FRAIL, breaker_failures=1, max_connections=1)
+        async with Server(fail_late) as server, Fetcher(limits) as fetcher:
+            gets = [asyncio.create_task(fetcher.get(server.url())) for _ in range(5)]
+            while not server.paths:
+                await asyncio.sleep(0.005)
+            queued.set()
+            await asyncio.gather(*gets, return_exceptions=True)
+            assert len(server.paths) == 1
+            assert fetcher.counts.failures == {"status": 1, "circuit-open": 4}
 
     run(test())
 

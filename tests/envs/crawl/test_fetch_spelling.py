@@ -23,6 +23,11 @@ def kind_of(url: str, allowed: AllowList = HERE) -> str:
     return caught.value.kind
 
 
+def test_a_user_name_is_named_as_the_reason() -> None:
+    with pytest.raises(FetchError, match="has a user name in it"):
+        read_url("http://user:word@site.test/", HERE)
+
+
 @pytest.mark.parametrize(
     ("url", "read"),
     [
@@ -38,6 +43,7 @@ def kind_of(url: str, allowed: AllowList = HERE) -> str:
         ("http://site.test/a%20b", "http://site.test/a%20b"),
         ("http://site.test/ü?ü=ü#ü", "http://site.test/%C3%BC?%C3%BC=%C3%BC"),
         ("http://site.test/\udcfc", "http://site.test/%FC"),
+        ("http://site.test/a\\b", "http://site.test/a%5Cb"),
         ("http://site.test?a", "http://site.test/?a"),
         ("http://site.test#a", "http://site.test/"),
         ("http://site.test/@x:1", "http://site.test/@x:1"),
@@ -110,6 +116,7 @@ def test_spellings_of_what_is_allowed(url: str, read: str) -> None:
         ("http://site.test@evil.test/", "url"),
         ("http://site.test\\@evil.test/", "url"),
         ("http:\\\\site.test/", "url"),
+        ("http://site.test\\evil.test/", "url"),
         ("http://site.test/\r\nX: y", "url"),
         ("http://si\tte.test/", "url"),
         ("http://site.test\x00.evil.test/", "url"),
