@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -204,12 +203,11 @@ class BlockingFetcher:
         *,
         rng: random.Random | None = None,
         resolve: Resolve | None = None,
-        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
         async def make() -> Fetcher:
             return Fetcher(limits, rng=rng, resolve=resolve)
 
-        self._runner = asyncio.Runner(loop_factory=loop_factory)
+        self._runner = asyncio.Runner()
         try:
             self._fetcher = self._runner.run(make())
         except BaseException:

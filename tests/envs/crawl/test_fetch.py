@@ -140,13 +140,19 @@ def test_a_cancelled_fetch_leaves_the_fetcher_well(run: Run) -> None:
     run(test())
 
 
-def test_a_closed_fetcher_says_so(run: Run) -> None:
+def test_a_closed_fetcher_has_hung_up_and_says_so(run: Run) -> None:
     async def test() -> None:
-        fetcher = Fetcher(PATIENT)
-        await fetcher.close()
-        await fetcher.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            await fetcher.get("http://127.0.0.1/")
+        async with Server() as server:
+            fetcher = Fetcher(PATIENT)
+            await fetcher.get(server.url())
+            assert server.open_connections == 1
+            await fetcher.close()
+            await fetcher.close()
+            async with asyncio.timeout(10):
+                while server.open_connections:
+                    await asyncio.sleep(0.005)
+            with pytest.raises(RuntimeError, match="closed"):
+                await fetcher.get(server.url())
 
     run(test())
 
@@ -174,6 +180,7 @@ def test_the_blocking_face_does_the_same() -> None:
 def test_the_blocking_face_notices_what_was_closed_while_it_slept() -> None:
     async def once(visitor: Visitor) -> None:
         await visitor.send(reply())
+        await asyncio.sleep(0.1)
         visitor.hang_up()
 
     with ServerInThread(once) as server, BlockingFetcher(PATIENT) as fetcher:
