@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gymnasium
 
-SHIPPED = {"stoker/Mission-v0": "stoker.envs.mission.env:MissionEnv"}
+SHIPPED = {
+    "stoker/Crawl-v0": "stoker.envs.crawl.env:CrawlEnv",
+    "stoker/CrawlBlocking-v0": "stoker.envs.crawl.env:BlockingCrawlEnv",
+    "stoker/Mission-v0": "stoker.envs.mission.env:MissionEnv",
+}
 """Where the environments of our own ids are; nothing is imported until one is made."""
 
 

@@ -1,0 +1,89 @@
+"""Reading a page: which links may be followed, and what their words are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stoker.envs.crawl.page import BUCKETS, join, parse
+
+HERE = "http://127.0.0.1:8000/s/1/reports/annual"
+HTML = """
+<html><head><title>Annual reports</title><link rel="canonical" href="/s/1/reports/annual"></head>
+<body><nav><a href="/s/1/">Home</a></nav>
+<article class="target" data-id="t-7">Found</article><article class="target">No name</article>
+<ul><li><a href="2024?b=2&a=1#top">Last year</a> <em>dataset inside</em></li>
+<li><a href="/s/1/reports/annual/2024?a=1&amp;b=2">the same</a></li>
+<li><a href="#top">here</a><a href="">here</a><a href="/s/1/login" rel="nofollow">Log in</a></li>
+<li><a href="http://example.invalid/x">Elsewhere</a><a href="//169.254.169.254/">Inside</a></li>
+<li><a href="mailto:a@b.c">Mail</a><a href="javascript:alert(1)">Run</a><a>No address</a></li>
+<li><a href="http://[broken">Broken</a><a href="https://127.0.0.1:8000/s/1/tls">Other scheme</a></li>
+</ul></body></html>
+"""
+
+
+def test_links_that_may_be_followed_each_once() -> None:
+    page = parse(HTML, HERE, "article.target")
+    assert [link.url.removeprefix("http://127.0.0.1:8000") for link in page.links] == [
+        "/s/1/",
+        "/s/1/reports/2024?a=1&b=2",
+        "/s/1/reports/annual/2024?a=1&b=2",
+    ]
+    assert [link.in_navigation for link in page.links] == [True, False, False]
+    assert [link.place.depth for link in page.links] == [2, 4, 5]
+    assert [link.place.has_query for link in page.links] == [False, True, True]
+    assert page.links[2].place.section == "s/1/reports"
+
+
+def test_targets_by_their_name_or_their_words() -> None:
+    assert parse(HTML, HERE, "article.target").targets == ("t-7", "No name")
+    assert parse(HTML, HERE, "em").targets == ("dataset inside",)
+
+
+def test_the_words_of_a_link_are_those_on_it_beside_it_and_in_its_address() -> None:
+    one = '<body><ul><li><a href="/x">{}</a> <em>{}</em></li></ul></body>'
+
+    def words(text: str, beside: str = "") -> np.ndarray:
+        return parse(one.format(text, beside), HERE, "b").links[0].words
+
+    assert words("report").shape == (BUCKETS,)
+    assert (words("report") == words("REPORT")).all()
+    assert (words("report", "dataset") >= words("report")).all()
+    assert (words("report", "dataset") > words("report")).any()
+    assert (words("report") != words("calendar")).any()
+    assert words("of 12 !").sum() == 0
+
+
+@pytest.mark.parametrize("html", ["", "<a href='/x'", "<<<>>>", "\x00\x01", "<p>" * 5000])
+def test_broken_pages_are_pages(html: str) -> None:
+    page = parse(html, HERE, "article.target")
+    assert page.url == HERE
+    assert page.targets == ()
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ("/s/1/reports/annual", HERE),
+        ("http://127.0.0.1:8000/elsewhere", "http://127.0.0.1:8000/elsewhere"),
+        ("http://example.invalid/", HERE + "?view=list"),  # of another host: not to be believed
+    ],
+)
+def test_its_canonical_address(stated: str, expected: str) -> None:
+    html = f'<head><link rel="canonical" href="{stated}"></head>'
+    assert parse(html, HERE + "?view=list", "b").url == expected
+
+
+@pytest.mark.parametrize(
+    ("href", "expected"),
+    [
+        ("../x", "http://127.0.0.1:8000/s/1/x"),
+        (" /x \n", "http://127.0.0.1:8000/x"),
+        ("?q=1", HERE + "?q=1"),
+        ("ftp://127.0.0.1:8000/", None),
+        ("http://127.0.0.1:8001/", None),
+        ("http://user@127.0.0.1:8000/", None),
+    ],
+)
+def test_where_a_link_leads(href: str, expected: str | None) -> None:
+    assert join(HERE, href) == expected
