@@ -1,1 +1,1 @@
-"""Crawl: an agent finds pages of a site over HTTP, through a client that keeps to its limits."""
+"""Crawl: an agent finds targets on a web site, over HTTP and under a budget of requests."""
