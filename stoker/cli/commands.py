@@ -47,4 +47,15 @@ COMMANDS = {
     "presets": Command(
         "stoker.cli.inspect", "presets", "list presets", ("stoker presets", "stoker presets --json")
     ),
+    "site": Command(
+        "stoker.cli.site",
+        "site",
+        "serve synthetic web sites to crawl, on this machine",
+        (
+            "stoker site serve",
+            "stoker site serve --port 0 --latency 0.05 --tail 0.02 --processes 2",
+            "stoker site serve --errors 0.02 --resets 0.01 --broken 0.1 --slow 0.01",
+            "stoker site serve --pages 2k --targets 0.05 --traps 0.3",
+        ),
+    ),
 }

@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from stoker.cli.flags import parse
 from stoker.cli.screen import duration
-from stoker.cli.train import find_run, parse
+from stoker.cli.train import find_run
 from stoker.config.presets import PRESETS
 from stoker.config.schema import COUNT
 from stoker.errors import ConfigError

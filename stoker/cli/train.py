@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import tyro
 
-from stoker.cli.commands import COMMANDS
+from stoker.cli.flags import parse
 from stoker.cli.screen import make_audience, outcome_json
 from stoker.config.load import finish, layers
 from stoker.config.schema import (
@@ -118,19 +117,6 @@ def parse_train(arguments: list[str]) -> tuple[Config, bool]:
         )
         config = dataclasses.replace(config, env=env)
     return finish(config, aim, problems), given.json
-
-
-def parse(kind: type[Any], arguments: list[str], command: str, **options: Any) -> Any:
-    """Flags to a dataclass, with flat names; the help shows examples."""
-    examples = "\n".join(f"  {example}" for example in COMMANDS[command].examples)
-    return tyro.cli(
-        kind,
-        args=arguments,
-        prog=f"stoker {command}",
-        description=f"{inspect.cleandoc(kind.__doc__ or '')}\n\nTry:\n{examples}",
-        config=(tyro.conf.OmitArgPrefixes,),
-        **options,
-    )
 
 
 def find_run(name: str, runs_dir: str) -> Path:
