@@ -123,11 +123,9 @@ class ServerProcesses:
         by_pipe = {_output(process): process for process in self._running}
         ended = wait_for_any(list(by_pipe))
         process = next(process for pipe, process in by_pipe.items() if pipe in ended)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1)
         raise WorkerError(
             f"A server process (pid {process.pid}) ended by itself, with exit code "
-            f"{process.returncode}. The others were stopped; start again."
+            f"{_exit_code(process)}. The others are stopped; start again."
         )
 
     def _start(
@@ -162,11 +160,10 @@ class ServerProcesses:
                     f"A server process did not start within {_START_S:g} s. Is the machine "
                     "overloaded?"
                 )
-            if os.read(pipe, 100) != b"ready\n":
-                code = process.wait()
+            if not os.read(pipe, 1):
                 raise WorkerError(
-                    f"A server process ended with exit code {code} before it listened; what it "
-                    "said stands above."
+                    f"A server process ended with exit code {_exit_code(process)} before it "
+                    "listened; what it said stands above."
                 )
 
     def _stop(self) -> None:
@@ -187,9 +184,17 @@ class ServerProcesses:
 
 
 def _output(process: subprocess.Popen[bytes]) -> int:
-    """The pipe that a process says `ready` on, and that ends with it."""
+    """The pipe on which a process says that it listens, and that ends with it."""
     assert process.stdout is not None
     return process.stdout.fileno()
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | str:
+    """Of a process whose pipe has ended."""
+    try:
+        return process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        return "unknown"
 
 
 def _listening(port: int, count: int) -> list[socket.socket]:

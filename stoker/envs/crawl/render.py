@@ -14,8 +14,8 @@ _TEXTS = tuple((*FILLER, *topic.words * 7) for topic in TOPICS)
 
 _CLOSING = re.compile(r"</(a|p|li|ul|div|nav|article|em|h1)>")
 _QUOTED = re.compile(r'="([^" ?=&;]+)"')
-_JUNK = ("<", "&", "&#x;", "<p", "</div>", "<!--->", "\x00", "\udcff\udcfe", "<b><i></b></i>")
-"""Lone surrogates become bytes that are not UTF-8."""
+_JUNK = ("<", "&", "&#x;", "<p>", "</div>", "</table>", "\x00", "\udcff\udcfe", "<b><i></b></i>")
+"""Nothing that would swallow the tag after it. Lone surrogates become bytes that are not UTF-8."""
 
 
 def render(
@@ -69,7 +69,8 @@ def broken(html: str, draws: Draws) -> str:
     """The same page as careless hands would leave it.
 
     Tags stay open or close in the wrong order, attributes lose their quotes, stray marks and bytes
-    stand in the text, and the end is missing. The addresses of links stay as they are.
+    stand in the text, and the end is missing. A lenient reader still finds every
+    link and the target.
     """
 
     def close(tag: re.Match[str]) -> str:
@@ -98,5 +99,5 @@ def _escaped(address: str) -> str:
 
 
 def _paragraph(topic: int, draws: Draws) -> str:
-    words = draws.pick_some(_TEXTS[topic], 32 + draws.below(32))
+    words = draws.pick_some(_TEXTS[topic], 36 + draws.below(28))
     return f"<p>{' '.join(words).capitalize()}.</p>"
