@@ -120,22 +120,23 @@ class CrawlEnv(gymnasium.Env[Any, Any]):
         return {"action_mask": episode.mask(), "metrics": episode.metrics()}
 
 
-class BlockingCrawlEnv(gymnasium.Env[Any, Any]):
-    """The same environment, with ordinary methods."""
-
-    metadata = CrawlEnv.metadata
+class BlockingCrawlEnv(CrawlEnv):
+    """The same environment with ordinary methods, on an event loop of its own."""
 
     def __init__(self, **given: Any) -> None:
-        self._env, self._runner = CrawlEnv(**given), asyncio.Runner()
-        self.observation_space = self._env.observation_space
-        self.action_space = self._env.action_space
+        super().__init__(**given)
+        self._runner, self._closed = asyncio.Runner(), False
 
-    def reset(self, **given: Any) -> Any:
-        return self._runner.run(self._env.reset(**given))
+    def reset(  # type: ignore[override]
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        return self._runner.run(super().reset(seed=seed, options=options))
 
-    def step(self, action: Any) -> Any:
-        return self._runner.run(self._env.step(action))
+    def step(self, action: int) -> Any:
+        return self._runner.run(super().step(action))
 
-    def close(self) -> None:
-        self._runner.run(self._env.close())
-        self._runner.close()
+    def close(self) -> None:  # type: ignore[override]
+        if not self._closed:
+            self._closed = True
+            self._runner.run(super().close())
+            self._runner.close()

@@ -34,7 +34,9 @@ def html(path: str) -> str | None:
         return None
     path = path.partition("?")[0]
     links = "".join(f'<li><a href="{link}">go</a></li>' for link in PAGES[path])
-    found = "".join(f'<article class="target" data-id="{t}"></article>' for t in TARGETS.get(path, ()))
+    found = "".join(
+        f'<article class="target" data-id="{t}"></article>' for t in TARGETS.get(path, ())
+    )
     canonical = f'<link rel="canonical" href="{path}">'
     return f"<html><head>{canonical}</head><body>{found}<ul>{links}</ul></body></html>"
 
@@ -68,7 +70,9 @@ def test_what_a_step_pays() -> None:
     page = PAGE_REWARD - REQUEST_COST
     assert follow(episode, "/a").reward == pytest.approx(page)
     assert follow(episode, "/a/1").reward == pytest.approx(page + TARGET_REWARD)
-    assert follow(episode, "/a/2").reward == pytest.approx(page + TARGET_REWARD), "one of two is new"
+    assert follow(episode, "/a/2").reward == pytest.approx(page + TARGET_REWARD), (
+        "one of two is new"
+    )
     assert follow(episode, "/a?x=1").reward == pytest.approx(-REQUEST_COST), "the same page as /a"
     assert episode.metrics() == {"targets": 2.0, "pages": 4.0, "requests": 4.0, "failures": 0.0}
 

@@ -17,7 +17,7 @@ HTML = """
 <li><a href="#top">here</a><a href="">here</a><a href="/s/1/login" rel="nofollow">Log in</a></li>
 <li><a href="http://example.invalid/x">Elsewhere</a><a href="//169.254.169.254/">Inside</a></li>
 <li><a href="mailto:a@b.c">Mail</a><a href="javascript:alert(1)">Run</a><a>No address</a></li>
-<li><a href="http://[broken">Broken</a><a href="https://127.0.0.1:8000/s/1/tls">Other scheme</a></li>
+<li><a href="http://[broken">Broken</a><a href="https://127.0.0.1:8000/s/1/tls">TLS</a></li>
 </ul></body></html>
 """
 
