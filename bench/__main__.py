@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from bench import handover, io, lag, learning, overlap, pools
+from bench import crawl, handover, io, lag, learning, overlap, pools
 from bench.record import Cases, publish
 
 BENCHES: dict[str, Cases] = {
+    "crawl": crawl.CASES,
     "handover": handover.CASES,
     "io": io.CASES,
     "lag": lag.CASES,

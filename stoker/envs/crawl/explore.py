@@ -60,7 +60,7 @@ class Exploration:
         self._pages: set[str] = set()  # pages found, by their canonical address
         self._way: list[ParsedPage] = []
         self._sections: defaultdict[str, _Tally] = defaultdict(_Tally)
-        self._seen: defaultdict[str, int] = defaultdict(int)  # how often a link was met
+        self._met: set[str] = set()  # addresses that links led to
         self._shown: list[PageLink] = []
 
     def ask(self, action: int) -> str | None:
@@ -105,8 +105,7 @@ class Exploration:
         tally = self._sections[place_of(page.url).section]
         tally.pages += 1
         tally.targets += len(found)
-        for link in page.links:
-            self._seen[link.url] += 1
+        self._met.update(link.url for link in page.links)
         return PAGE_REWARD + TARGET_REWARD * len(found)
 
     def _look(self) -> None:
@@ -155,7 +154,7 @@ class Exploration:
             min(targets / 20, 2.0),
             targets / max(1, pages),
             min(len(self._way) / _DEEPEST, 2.0),
-            min((len(self._seen) - len(self._known)) / 100, 2.0),
+            min(len(self._met - self._known) / 100, 2.0),
             self.failures / max(1, self.requests),
         )
         return seen

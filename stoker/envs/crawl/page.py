@@ -13,7 +13,7 @@ import numpy as np
 from stoker.errors import ConfigError
 
 try:
-    from selectolax.lexbor import LexborHTMLParser, LexborNode
+    from selectolax.lexbor import LexborHTMLParser
 except ImportError as error:
     raise ConfigError(
         "Crawling needs selectolax, which is not installed: pip install 'stoker[http]'"
@@ -22,6 +22,7 @@ except ImportError as error:
 BUCKETS = 32
 """Words are counted in as many buckets, by their hash: no vocabulary is built in."""
 
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.~/-]*")
 _WORD = re.compile(r"[a-z]{3,}")
 _CONTEXT = 80  # letters of what stands beside a link
 _TEXT = 2000  # letters of the page's own text
@@ -40,11 +41,11 @@ class Place(NamedTuple):
 
 
 class PageLink(NamedTuple):
-    """A link that may be followed, and the words on it, beside it and in its address."""
+    """A link that may be followed."""
 
     url: str
     """Absolute, without a fragment, its parameters in order."""
-    words: np.ndarray  # float32 [BUCKETS]
+    words: np.ndarray  # float32 [BUCKETS], of its text, what stands beside it and its address
     place: Place
     in_navigation: bool
 
@@ -67,30 +68,26 @@ def parse(html: str, url: str, target: str) -> ParsedPage:
     Broken HTML is read as browsers do.
     """
     tree = LexborHTMLParser(html)
-    links: dict[str, PageLink] = {}
+    found: dict[str, tuple[str, bool]] = {}  # by address, the words and whether it is navigation
     for anchor in tree.css("a[href]"):
-        found = _link(anchor, url)
-        if found is not None and found.url != url:
-            links.setdefault(found.url, found)
-    title = tree.css_first("title")
-    body = tree.body
+        attributes = anchor.attributes
+        there = join(url, attributes.get("href") or "")
+        if there is None or there == url or "nofollow" in (attributes.get("rel") or ""):
+            continue
+        parent = anchor.parent
+        in_navigation = parent is not None and parent.tag == "nav"
+        beside = "" if parent is None or in_navigation else parent.text()[:_CONTEXT]
+        found.setdefault(there, (f"{anchor.text()} {beside} {place_of(there).path}", in_navigation))
+    title, body = tree.css_first("title"), tree.body
     text = body.text(separator=" ")[:_TEXT] if body is not None else ""
-    words = _counted((title.text() if title is not None else "") + " " + text)
+    own = f"{title.text() if title is not None else ''} {text}"
+    *counts, words = _counted([words for words, _ in found.values()] + [own])
+    links = (
+        PageLink(there, count, place_of(there), in_navigation)
+        for (there, (_, in_navigation)), count in zip(found.items(), counts, strict=True)
+    )
     targets = (node.attributes.get("data-id") or node.text()[:64] for node in tree.css(target))
-    return ParsedPage(_canonical(tree, url), tuple(links.values()), words, tuple(targets))
-
-
-def _link(anchor: LexborNode, base: str) -> PageLink | None:
-    attributes = anchor.attributes
-    if "nofollow" in (attributes.get("rel") or ""):
-        return None
-    url = join(base, attributes.get("href") or "")
-    if url is None:
-        return None
-    place, parent = place_of(url), anchor.parent
-    in_navigation = parent is not None and parent.tag == "nav"
-    beside = parent.text()[:_CONTEXT] if parent is not None and not in_navigation else ""
-    return PageLink(url, _counted(f"{anchor.text()} {beside} {place.path}"), place, in_navigation)
+    return ParsedPage(_canonical(tree, url), tuple(links), words, tuple(targets))
 
 
 @lru_cache(1 << 16)
@@ -102,13 +99,9 @@ def place_of(url: str) -> Place:
 
 def join(base: str, href: str) -> str | None:
     """Where `href` leads from `base`; None if not to http(s) on the same host."""
-    if href.startswith("/") and not href.startswith("//"):  # the same from all pages of a host
-        base = "/".join(base.split("/", 3)[:3]) + "/"
-    return _joined(base, href)
-
-
-@lru_cache(1 << 16)
-def _joined(base: str, href: str) -> str | None:
+    is_plain = _PLAIN_PATH.fullmatch(href) and "/." not in href and "//" not in href
+    if is_plain:  # most of them are, and need no more
+        return "/".join(base.split("/", 3)[:3]) + href
     try:
         parts, here = urlsplit(urljoin(base, href.strip())), urlsplit(base)
         same = (parts.scheme, parts.netloc) == (here.scheme, here.netloc)
@@ -126,11 +119,15 @@ def _canonical(tree: LexborHTMLParser, url: str) -> str:
     return stated or url
 
 
-@lru_cache(1 << 14)
-def _counted(text: str) -> np.ndarray:
-    """How often words of each bucket occur, damped; not to be written to."""
-    buckets = [_bucket(word) for word in _WORD.findall(text.lower())]
-    return np.log1p(np.bincount(buckets, minlength=BUCKETS)).astype(np.float32)
+def _counted(texts: list[str]) -> np.ndarray:
+    """How often words of each bucket occur in each text, damped: float32 [texts, BUCKETS]."""
+    cells = [
+        row * BUCKETS + _bucket(word)
+        for row, text in enumerate(texts)
+        for word in _WORD.findall(text.lower())
+    ]
+    counts = np.bincount(np.array(cells, np.int64), minlength=len(texts) * BUCKETS)
+    return np.log1p(counts, dtype=np.float32).reshape(len(texts), BUCKETS)
 
 
 @lru_cache(1 << 16)

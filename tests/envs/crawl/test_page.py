@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -87,3 +89,14 @@ def test_its_canonical_address(stated: str, expected: str) -> None:
 )
 def test_where_a_link_leads(href: str, expected: str | None) -> None:
     assert join(HERE, href) == expected
+
+
+@pytest.mark.parametrize(
+    "href", ["/" + "a" * 4000 + "!", "/" + "a/" * 2000 + "\\", "/" + "./" * 2000]
+)
+def test_no_address_takes_long_to_read(href: str) -> None:
+    """However a page is written: these once took for ever, by a pattern that tried all ways."""
+    began = time.process_time()
+    join(HERE, href)
+    parse(f'<a href="{href}">go</a>', HERE, "b")
+    assert time.process_time() - began < 5
