@@ -26,8 +26,8 @@ HANDOVER_PER_WORKER_S = 8e-6
 
 
 IO_STEP_S = 100e-6
-"""Of a core, what a step through the io pool costs besides the environment's own time: 85 us in
-threads, 34 as coroutines (`python -m bench io`, bench/results/io-cpu.json)."""
+"""Of a core, about what a step through the io pool costs besides the environment's own time: two
+cores made 19,600 a second in threads when they were full (bench/results/io-cpu.json)."""
 _MOST_IN_FLIGHT = 1024
 _SHORTEST_WAIT_S = 1e-3
 """Waits that are shorter are not worth a thread each."""
