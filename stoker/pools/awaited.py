@@ -37,7 +37,7 @@ class Awaited(gymnasium.Env[Any, Any]):
         self.inner: Any = env
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.metadata, self.spec = env.metadata, env.spec
-        self._loop, self._runner = loop, None if loop else asyncio.Runner()
+        self._loop, self._owns_loop = loop or asyncio.new_event_loop(), loop is None
         self._stepped: Outcome | None = None
         self._begun: Outcome | None = None
 
@@ -67,11 +67,13 @@ class Awaited(gymnasium.Env[Any, Any]):
         return self.inner.render()
 
     def close(self) -> None:
+        if self._loop.is_closed():
+            return
         closing = self.inner.close()
         if inspect.iscoroutine(closing):
             self._wait_for(closing)
-        if self._runner is not None:
-            self._runner.close()
+        if self._owns_loop:
+            self._loop.close()
 
     @property
     def unwrapped(self) -> gymnasium.Env[Any, Any]:
@@ -83,10 +85,16 @@ class Awaited(gymnasium.Env[Any, Any]):
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         return self.inner.set_wrapper_attr(name, value, force=force)
 
+    def __del__(self) -> None:
+        """Whoever only tried an environment closes it as such, and knows nothing of the loop."""
+        if self._owns_loop and not self._loop.is_closed():
+            self._loop.close()
+
     def _wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        if self._runner is not None:
-            return self._runner.run(coroutine)
-        assert self._loop is not None
+        if self._owns_loop:
+            # Not asyncio.Runner: it sets a signal handler, and the enum in `signal` that refuses
+            # that handler's number writes out the last result, which may be a large array.
+            return self._loop.run_until_complete(coroutine)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 

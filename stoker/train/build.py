@@ -31,6 +31,7 @@ from stoker.learn.executor import executable
 from stoker.learn.learner import Learner
 from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
+from stoker.pools.awaited import as_blocking
 from stoker.pools.base import BasePool
 from stoker.pools.choose import Probe, choose, probe
 from stoker.pools.envpool import EnvPoolPool, is_envpool
@@ -314,7 +315,7 @@ def _make_pool(
         _check_fit(config, found.spec, device, elsewhere=False)
         pool = InlinePool(lambda: given, found.spec, 1, config.env)
         return pool, config, [Decision("pool", "inline", why)]
-    trial = source()
+    trial = as_blocking(source())
     try:
         # Only to choose a pool is it worth knowing what a step takes.
         found = probe(source.name, trial, 0.1 if config.env.pool == "auto" else 0.0)

@@ -10,12 +10,16 @@ import numpy as np
 import torch
 
 from stoker.envs.registry import EnvFactory
+from stoker.pools.awaited import as_blocking, is_async
+from stoker.pools.base import BasePool
 from stoker.pools.inline import InlinePool
+from stoker.pools.process import ProcessPool
+from stoker.pools.worker import Waits
 from stoker.types import EnvSpec, HostObs, Policy
 
 _SEEDS_APART = 1_000_003
 """Added to a run's seed, so that evaluation episodes are not those that were trained on."""
-_MOST_ENVS = 10
+_MOST_ENVS, _MOST_THAT_WAIT = 10, 100
 
 
 class EvalReport(NamedTuple):
@@ -53,17 +57,18 @@ def evaluate(
     seed: int,
     max_steps: int,
     deterministic: bool = True,
+    waits: bool = False,
     wanted: Callable[[], bool] = lambda: True,
 ) -> EvalReport:
     """Run `episodes` episodes, or until `wanted` says no. Each environment plays a fixed number of
     them: taking whichever end first would favour short ones. An environment whose episode goes past
-    `max_steps` plays no more."""
-    n_envs = min(episodes, _MOST_ENVS)
+    `max_steps` plays no more. Environments whose steps `waits` says take long step all at once."""
+    n_envs = min(episodes, _MOST_THAT_WAIT if waits else _MOST_ENVS)
     quota = np.array([len(part) for part in np.array_split(np.arange(episodes), n_envs)])
     returns: list[list[float]] = [[] for _ in range(n_envs)]
     lengths: list[list[int]] = [[] for _ in range(n_envs)]
     total, length = np.zeros(n_envs), np.zeros(n_envs, np.int64)
-    with InlinePool(make_env, spec, n_envs) as pool:
+    with _pool(make_env, spec, n_envs, waits) as pool:
         batch = pool.reset(seed + _SEEDS_APART)
         playing = np.arange(n_envs)
         obs, mask = batch.obs, batch.action_mask
@@ -73,10 +78,11 @@ def evaluate(
             batch = pool.recv(len(playing))
             total[playing] += batch.reward
             length[playing] += 1
-            for env_id in playing[batch.terminated | batch.truncated].tolist():
+            over = batch.terminated | batch.truncated
+            for env_id in playing[over & batch.valid].tolist():  # what was cut off is played again
                 returns[env_id].append(float(total[env_id]))
                 lengths[env_id].append(int(length[env_id]))
-                total[env_id] = length[env_id] = 0
+            total[playing[over]] = length[playing[over]] = 0
             still = np.array([len(returns[i]) < quota[i] for i in playing], bool)
             still &= length[playing] < max_steps
             playing = playing[still]
@@ -84,6 +90,15 @@ def evaluate(
             mask = None if batch.action_mask is None else batch.action_mask[still]
     done = sum(map(len, returns))
     return EvalReport(list(chain(*returns)), list(chain(*lengths)), episodes - done)
+
+
+def _pool(make_env: EnvFactory, spec: EnvSpec, n_envs: int, waits: bool) -> BasePool:
+    if not waits:
+        return InlinePool(make_env, spec, n_envs)
+    trial = as_blocking(make_env())
+    trial.close()
+    how: Waits = "as coroutines" if is_async(trial) else "in threads"
+    return ProcessPool(make_env.unchecked(), spec, n_envs, 1, waits=how)
 
 
 def _act(

@@ -252,6 +252,7 @@ class Session:
                 episodes=run.eval_episodes,
                 seed=run.seed,
                 max_steps=run.eval_max_steps,
+                waits=self.config.env.pool == "io",
                 wanted=lambda: not stop.requested,
             )
         except StokerError as error:

@@ -18,7 +18,7 @@ from stoker.config.schema import FaultSettings
 from stoker.envs.registry import EnvFactory
 from stoker.errors import ConfigError
 from stoker.pools.as_gymnasium import PoolVectorEnv
-from stoker.pools.awaited import is_async
+from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.choose import Probe, choose, probe, usable_cores
 from stoker.pools.direct import DirectPool
 from stoker.pools.open import open_pool
@@ -100,7 +100,7 @@ def open_envs(
             f"n_envs is {n_envs}, and env is a list of {len(makers)} functions; give one function "
             "for each environment, or leave n_envs out."
         )
-    trial = makers[0]()
+    trial = as_blocking(makers[0]())
     try:
         spaces = trial.observation_space, trial.action_space
         spec = describe(makers[0].name, *spaces, {})  # masks and metrics travel in the infos

@@ -286,3 +286,23 @@ def test_a_registered_environment_may_be_of_coroutines() -> None:
             EnvFactory("Limited-v0")()
     finally:
         del gymnasium.registry["Awaited-v0"], gymnasium.registry["Limited-v0"]
+
+
+class Unprintable(np.ndarray):
+    """An observation that somebody writes out."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("this takes milliseconds")
+
+
+def test_results_are_handed_on_without_writing_them_out() -> None:
+    class Shown(AsCoroutines):
+        async def step(self, action: Any) -> Any:
+            obs, *rest = await super().step(action)
+            return obs.view(Unprintable), *rest
+
+    env = as_blocking(Shown(Counter))
+    env.reset(seed=0)
+    assert env.step(0)[1] == 1.0
+    env.close()
+    env.close()

@@ -125,18 +125,17 @@ class BlockingCrawlEnv(CrawlEnv):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self._runner, self._closed = asyncio.Runner(), False
+        self._loop = asyncio.new_event_loop()  # without asyncio.Runner: that takes ms a call
 
     def reset(  # type: ignore[override]
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        return self._runner.run(super().reset(seed=seed, options=options))
+        return self._loop.run_until_complete(super().reset(seed=seed, options=options))
 
     def step(self, action: int) -> Any:
-        return self._runner.run(super().step(action))
+        return self._loop.run_until_complete(super().step(action))
 
     def close(self) -> None:  # type: ignore[override]
-        if not self._closed:
-            self._closed = True
-            self._runner.run(super().close())
-            self._runner.close()
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(super().close())
+            self._loop.close()
