@@ -26,6 +26,9 @@ from stoker.envs.crawl.explore import STOP
 from stoker.envs.crawl.failure import FetchError
 from stoker.envs.crawl.launch import serving
 from stoker.errors import ConfigError, EpisodeCutError
+from stoker.pools.awaited import as_blocking
+from stoker.pools.choose import choose as choose_pool
+from stoker.pools.choose import probe
 
 QUICK = {"connect_s": 1.0, "read_s": 1.0, "total_s": 3.0, "breaker_failures": 1000}
 
@@ -130,6 +133,15 @@ def test_a_reset_waits_for_a_server_that_is_away() -> None:
         thread.join(60)
         assert came
     env.close()
+
+
+def test_a_probe_sees_that_it_waits() -> None:
+    with serving(conduct=Conduct(latency=0.05)) as base:
+        for kind, waits in ((CrawlEnv, "as coroutines"), (BlockingCrawlEnv, "in threads")):
+            env = as_blocking(kind(start=base + "s/{site}/"))
+            choice = choose_pool(probe("crawl", env), n_envs=8, cores=2)
+            assert (choice.pool, choice.waits) == ("io", waits)
+            env.close()
 
 
 @pytest.mark.parametrize(
