@@ -115,8 +115,8 @@ class EnvSettings(FaultSettings):
     the total batch over them. 0: n_envs if that is asked for, else as many as keep the cores busy,
     by Little's law."""
     max_lag: Annotated[int, COUNT] = 4
-    """Iterations that the policy may be ahead of a decision in flight in the io pool; past that,
-    what comes of it is dropped."""
+    """Iterations that the policy which acts may be ahead of a decision in flight in the io pool;
+    past that, what comes of it is dropped."""
     collect: Literal["auto", "step", "overlap"] = "auto"
     """`overlap` collects the next rollout while the last one is learned from, with a policy that is
     one iteration old; `step` takes turns, so that the same seed gives the same bits. `auto`

@@ -20,6 +20,9 @@ def as_blocking(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     return Awaited(env) if not isinstance(env, Awaited) and is_async(env) else env
 
 
+RAISED = (Exception, SystemExit, asyncio.CancelledError)
+"""What an environment may raise; the last is of clients that are shut down, say."""
+
 Outcome = Callable[[], Any]
 """What came of a coroutine: returned, or raised, when called."""
 
@@ -41,15 +44,16 @@ class Awaited(gymnasium.Env[Any, Any]):
         self._stepped: Outcome | None = None
         self._begun: Outcome | None = None
 
-    async def foresee(self, action: Any, seed: int | None) -> None:
+    async def foresee(self, action: Any, seed: int | None, on_reset: Callable[[], None]) -> None:
         """Step, and if that ends the episode reset to `seed`: for `step` and `reset` to give."""
         self._begun = None
         try:
             stepped = await self.inner.step(action)
             if isinstance(stepped, tuple) and len(stepped) == 5 and (stepped[2] or stepped[3]):
+                on_reset()
                 self._begun = await _outcome(self.inner.reset(seed=seed))
             self._stepped = lambda: stepped
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             self._stepped = _raising(error)
 
     def step(self, action: Any) -> Any:
@@ -102,7 +106,7 @@ async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
     try:
         value = await coroutine
         return lambda: value
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         return _raising(error)
 
 

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from stoker.errors import BadValueError, EnvError, EpisodeCutError, MissingAttributeError
-from stoker.pools.awaited import as_blocking
+from stoker.pools.awaited import RAISED, as_blocking
 from stoker.pools.base import Infos
 from stoker.pools.blame import API, CHECK, blame, refusal, sketch
 from stoker.pools.rows import Rows
@@ -109,7 +109,12 @@ class Slot:
         arrived = replay is not None
         for action in () if replay is None else replay:
             rows.action[row] = action
-            self.step()
+            try:
+                self.step()
+            except EpisodeCutError:  # what it asks does not answer as it did
+                arrived = False
+                self._begin(episode + 1)
+                break
             if rows.terminated[row] or rows.truncated[row]:
                 arrived = False  # it ended earlier than it did before: not deterministic
                 break
@@ -150,9 +155,9 @@ class Slot:
         action = self.action()
         try:
             returned = self._env_step(action)
-        except EpisodeCutError:
-            raise
-        except (Exception, SystemExit) as error:
+        except EpisodeCutError as error:
+            raise EpisodeCutError(str(error)) from error  # a class of the user's may not travel
+        except RAISED as error:
             raise blame(self.index, "step", error, self._episode_seed, action) from error
         if not isinstance(returned, tuple) or len(returned) != 5:
             raise self._refuse(sketch(returned), API["step"], action)
@@ -379,7 +384,7 @@ def _reset(
     try:
         given = {} if options is None else {"options": options}
         returned = env.reset(seed=seed, **given)
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         raise blame(index, "reset", error, seed) from error
     alike = isinstance(returned, tuple) and len(returned) == 2
     if not alike or not isinstance(returned[1], Mapping):

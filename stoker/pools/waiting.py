@@ -75,7 +75,8 @@ class WaitingWorker(Worker):
             await loop.run_in_executor(None, slot.answer, self._report)
             return CUT
         assert isinstance(slot.env, Awaited)
-        await slot.env.foresee(slot.action(), slot.next_seed())
+        note_reset = partial(self._note_reset, slot.index)
+        await slot.env.foresee(slot.action(), slot.next_seed(), note_reset)
         try:
             slot.step()
             return DONE
@@ -141,7 +142,7 @@ class _Coroutines:
         self._step = step
         self._loop = _new_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_AT_ONCE, "stoker-mend"))
-        self._tasks: set[asyncio.Task[None]] = set()  # a loop keeps no reference of its own
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by environment, its last
         self._starting = ThreadPoolExecutor(_AT_ONCE, "stoker-start")
         threading.Thread(target=self._loop.run_forever, name="stoker-loop", daemon=True).start()
 
@@ -158,13 +159,22 @@ class _Coroutines:
 
     def _begin(self, slots: list[Slot]) -> None:
         for slot in slots:
-            task = self._loop.create_task(self._step(slot))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[slot.index] = self._loop.create_task(self._step(slot))
 
     def each(self, jobs: Jobs, seconds: float | None = None) -> list[Any]:
-        """The results of all jobs, which wait for coroutines."""
-        return _results({i: self._starting.submit(job) for i, job in jobs.items()}, seconds)
+        """The results of all jobs, which wait for coroutines, and for a step that is under way."""
+        futures = {i: self._starting.submit(self._after, i, job) for i, job in jobs.items()}
+        return _results(futures, seconds)
+
+    def _after(self, env_id: int, job: Callable[[], Any]) -> Any:
+        task = self._tasks.get(env_id)
+        if task is not None and not task.done():
+            asyncio.run_coroutine_threadsafe(_end_of(task), self._loop).result()
+        return job()
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    await asyncio.wait({task})
 
 
 def _results(futures: Mapping[int, Future[Any]], seconds: float | None) -> list[Any]:

@@ -20,6 +20,7 @@ from stoker.types import EnvSpec, HostObs, Policy
 _SEEDS_APART = 1_000_003
 """Added to a run's seed, so that evaluation episodes are not those that were trained on."""
 _MOST_ENVS, _MOST_THAT_WAIT = 10, 100
+_MOST_CUTS = 10
 
 
 class EvalReport(NamedTuple):
@@ -62,12 +63,13 @@ def evaluate(
 ) -> EvalReport:
     """Run `episodes` episodes, or until `wanted` says no. Each environment plays a fixed number of
     them: taking whichever end first would favour short ones. An environment whose episode goes past
-    `max_steps` plays no more. Environments whose steps `waits` says take long step all at once."""
+    `max_steps`, or that is cut off time and again, plays no more. Environments whose steps `waits`
+    says take long step all at once."""
     n_envs = min(episodes, _MOST_THAT_WAIT if waits else _MOST_ENVS)
     quota = np.array([len(part) for part in np.array_split(np.arange(episodes), n_envs)])
     returns: list[list[float]] = [[] for _ in range(n_envs)]
     lengths: list[list[int]] = [[] for _ in range(n_envs)]
-    total, length = np.zeros(n_envs), np.zeros(n_envs, np.int64)
+    total, length, cuts = np.zeros(n_envs), *(np.zeros(n_envs, np.int64) for _ in range(2))
     with _pool(make_env, spec, n_envs, waits) as pool:
         batch = pool.reset(seed + _SEEDS_APART)
         playing = np.arange(n_envs)
@@ -83,8 +85,9 @@ def evaluate(
                 returns[env_id].append(float(total[env_id]))
                 lengths[env_id].append(int(length[env_id]))
             total[playing[over]] = length[playing[over]] = 0
+            cuts[playing[over & ~batch.valid]] += 1
             still = np.array([len(returns[i]) < quota[i] for i in playing], bool)
-            still &= length[playing] < max_steps
+            still &= (length[playing] < max_steps) & (cuts[playing] <= _MOST_CUTS)
             playing = playing[still]
             obs = {leaf: value[still] for leaf, value in batch.obs.items()}
             mask = None if batch.action_mask is None else batch.action_mask[still]

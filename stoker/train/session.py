@@ -27,6 +27,7 @@ from stoker.train.evaluate import EvalReport, evaluate
 from stoker.train.overlap import COLLECTING, LEARNING, Decision
 from stoker.train.signals import StopRequest
 
+_MOST_EMPTY = 100  # rollouts
 _STATUS_EVERY_S = 1.0
 
 
@@ -77,6 +78,7 @@ class Session:
         self._boundary: dict[str, Tensor] = {}
         self._recorder: Recorder | None = None
         self._go_on_from(counters or Counters())
+        self._empty = 0
         self._pending = torch.zeros((), device=parts.device)  # skipped updates not yet counted
         self._status_at = 0.0
         self._decision: Decision | None = None
@@ -154,8 +156,19 @@ class Session:
         self.counters.env_steps += self.parts.collector.steps
         self.counters.late_steps += self.parts.collector.late
         self._pending = self._pending + report.skipped
+        self._count_empty()
         if self.parts.trial is not None:
             self._decision = self.parts.trial.consider() or self._decision
+
+    def _count_empty(self) -> None:
+        """Stop when no step has come to anything for long: the run would never end."""
+        self._empty = 0 if self.parts.collector.steps else self._empty + 1
+        if self._empty >= _MOST_EMPTY:
+            raise TrainingError(
+                f"None of the steps of the last {_MOST_EMPTY} rollouts came to anything: every "
+                "episode was cut off. See whether what the environment asks (a server, say) "
+                "answers, and resume."
+            )
 
     def log(self, report: LearnReport) -> Progress:
         """Fetch what the device measured, record it, and say how far the run is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -104,3 +105,34 @@ def test_a_full_disk_does_not_stop_training(small_disk: Path, stoker: Run) -> No
     assert "No space left" in status["trouble"]
     _, saved = checkpoints.load_newest(small_disk / "full/checkpoints")
     assert 0 < saved.state["counters"]["env_steps"] < 4096
+
+
+CUT_ALWAYS = """
+import gymnasium
+from stoker.errors import EpisodeCutError
+from tasks import Count
+
+class CutAlways(Count):
+    made = 0
+    def step(self, action):
+        self.made += 1
+        if self.made > 3:
+            raise EpisodeCutError("nobody answers.")
+        return super().step(action)
+"""
+
+
+def test_a_run_in_which_nothing_comes_of_any_step_ends(tmp_path: Path) -> None:
+    (tmp_path / "cutting.py").write_text(CUT_ALWAYS)
+    words = "train --env cutting:CutAlways --timesteps 100k --n-envs 2 --n-steps 4 --batch-size 8 "
+    words += "--n-epochs 1 --network-arch 8 --pool inline --eval-episodes 0 --device cpu"
+    ended = subprocess.run(
+        [sys.executable, "-m", "stoker", *words.split()],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 1
+    assert "None of the steps of the last 100 rollouts came to anything" in ended.stderr

@@ -19,12 +19,13 @@ from pool_envs import Counter, act, spec_of
 
 from stoker.config.schema import FaultSettings
 from stoker.envs.registry import EnvFactory
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, EpisodeCutError
 from stoker.pools.awaited import Awaited, as_blocking, is_async
 from stoker.pools.choose import IO_STEP_S, Probe, choose, probe
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 from stoker.pools.worker import Waits
+from stoker.types import EpisodeJournal
 
 _TOGETHER = 16
 _BARRIER = threading.Barrier(_TOGETHER, timeout=30)
@@ -306,3 +307,106 @@ def test_results_are_handed_on_without_writing_them_out() -> None:
     assert env.step(0)[1] == 1.0
     env.close()
     env.close()
+
+
+class Cancels(Counter):
+    """A client that is shut down amid a step."""
+
+    async def reset(self, **given: Any) -> Any:  # type: ignore[override]
+        return super().reset(**given)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        if action == 1:
+            raise asyncio.CancelledError
+        return super().step(action)
+
+
+class ThreadCancels(Counter):
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            raise asyncio.CancelledError
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("make_env", "waits"), [(ThreadCancels, "in threads"), (Cancels, "as coroutines")]
+)
+def test_a_cancelled_step_is_an_error_of_one_environment(make_env: Any, waits: Waits) -> None:
+    with pool_of(make_env, waits) as pool:
+        pool.reset(seed=0)
+        with pytest.warns(UserWarning, match="Environment 2 raised CancelledError"):
+            batch = pool.step(act(0, 0, 1, 0))
+        assert batch.valid.tolist() == [True, True, False, True]
+        assert pool.step(act(0, 0, 0, 0)).valid.all()
+
+
+class SlowReset(Counter):
+    """Resets take longer than steps may."""
+
+    async def reset(self, **given: Any) -> Any:  # type: ignore[override]
+        await asyncio.sleep(1.0 if self.t else 0.0)
+        return super().reset(**given)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        return super().step(action)
+
+
+def test_the_reset_of_a_coroutine_has_its_own_deadline() -> None:
+    make = lambda: SlowReset(length=1)  # noqa: E731
+    with pool_of(make, "as coroutines", step_deadline=0.4, reset_deadline=30.0) as pool:
+        pool.reset(seed=0)
+        assert pool.step(act(0, 0, 0, 0)).valid.all()
+        assert pool.faults()["hangs"] == 0
+
+
+class NeverBoth(Counter):
+    """Says if it is reset while it steps."""
+
+    amid = False
+
+    async def reset(self, **given: Any) -> Any:  # type: ignore[override]
+        assert not self.amid, "reset amid a step"
+        return super().reset(**given)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        self.amid = True
+        await asyncio.sleep(0.3)
+        self.amid = False
+        return super().step(action)
+
+
+def test_a_coroutine_is_not_reset_while_it_steps() -> None:
+    with pool_of(NeverBoth, "as coroutines") as pool:
+        pool.reset(seed=0)
+        pool.send(act(0, 0, 0, 0), np.arange(4))
+        time.sleep(0.1)
+        pool.reset(seed=1)
+        assert pool.step(act(0, 0, 0, 0)).reward.tolist() == [1.0] * 4
+
+
+class OwnCutError(EpisodeCutError):
+    def __init__(self, url: str, code: int) -> None:
+        super().__init__(f"{url} answered {code}")
+
+
+class CutsItself(Counter):
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            raise OwnCutError("here", 503)
+        return super().step(action)
+
+
+def test_an_error_of_the_users_own_class_travels_as_ours() -> None:
+    with pool_of(CutsItself, "in threads") as pool:
+        pool.reset(seed=0)
+        with pytest.warns(UserWarning, match="here answered 503"):
+            assert pool.step(act(0, 1, 0, 0)).valid.tolist() == [True, False, True, True]
+
+
+def test_a_replay_that_is_cut_off_begins_anew() -> None:
+    actions = np.array([[[0], [0]], [[0], [1]]])  # the second environment's second action cuts
+    journal = EpisodeJournal(np.zeros(2, np.int64), np.full(2, 2), actions)
+    pool = InlinePool(lambda: CutsItself(length=9), spec_of(Counter()), 2)
+    batch = pool.reset(seed=0, journal=journal)
+    assert batch.valid.tolist() == [True, False]
+    assert batch.obs["obs"].tolist() == [[0, 2], [1, 0]]

@@ -148,3 +148,18 @@ def test_environments_that_wait_are_evaluated_all_at_once() -> None:
     factory = EnvFactory(Nap)
     report = evaluate(Idle(), factory, spec, cpu, episodes=30, seed=0, max_steps=9, waits=True)
     assert report.lengths == [3] * 30
+
+
+class AlwaysCut(tasks.Count):
+    """Never gets to the end of an episode."""
+
+    def step(self, action: Any) -> Any:
+        raise EpisodeCutError("nobody answers.")
+
+
+def test_an_environment_that_is_always_cut_off_is_given_up() -> None:
+    cpu, spec = torch.device("cpu"), describe_env("cut", AlwaysCut(), {})
+    with pytest.warns(UserWarning, match="nobody answers"):
+        report = evaluate(Idle(), EnvFactory(AlwaysCut), spec, cpu, episodes=3, seed=0, max_steps=9)
+    assert report.returns == []
+    assert report.unfinished == 3
