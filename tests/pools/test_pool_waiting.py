@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -352,7 +353,7 @@ class SlowReset(Counter):
 
 
 def test_the_reset_of_a_coroutine_has_its_own_deadline() -> None:
-    make = lambda: SlowReset(length=1)  # noqa: E731
+    make = partial(SlowReset, length=1)
     with pool_of(make, "as coroutines", step_deadline=0.4, reset_deadline=30.0) as pool:
         pool.reset(seed=0)
         assert pool.step(act(0, 0, 0, 0)).valid.all()

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
@@ -150,35 +149,6 @@ class Server:
             raise
         finally:
             self.open_connections -= 1
-
-
-class ServerInThread:
-    """The same for code that blocks: the server has a thread of its own."""
-
-    def __init__(self, handler: Handler | None = None) -> None:
-        self.server = Server(handler)
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-
-    def __enter__(self) -> Server:
-        self._thread.start()
-        assert self._ready.wait(10)
-        return self.server
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._done.set)
-        self._thread.join(10)
-
-    async def _serve(self) -> None:
-        self._loop, self._done = asyncio.get_running_loop(), asyncio.Event()
-        async with self.server:
-            self._ready.set()
-            await self._done.wait()
 
 
 def closed_port() -> int:

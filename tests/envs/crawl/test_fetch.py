@@ -1,4 +1,4 @@
-"""A page as it comes, connections that are kept, counts that are exact, and the blocking face."""
+"""A page as it comes, connections that are kept, and counts that are exact."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import asyncio
 import pickle
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
 from fetching import PATIENT, Run
-from servers import Server, ServerInThread, Visitor, reply, saying, silent
+from servers import Server, Visitor, reply, saying, silent
 
 from stoker.envs.crawl.failure import FetchError
-from stoker.envs.crawl.fetch import BlockingFetcher, Fetcher
+from stoker.envs.crawl.fetch import Fetcher
 
 
 def test_a_page_as_it_came(run: Run) -> None:
@@ -155,42 +154,6 @@ def test_a_closed_fetcher_has_hung_up_and_says_so(run: Run) -> None:
                 await fetcher.get(server.url())
 
     run(test())
-
-
-def test_the_blocking_face_does_the_same() -> None:
-    fault = reply(b"", "503 Busy")
-    with (
-        ServerInThread(saying(fault, reply(b"back"))) as server,
-        BlockingFetcher(replace(PATIENT, retries=1)) as fetcher,
-    ):
-        page = fetcher.get(server.url("/a"))
-        assert (page.text, page.attempts) == ("back", 2)
-        with pytest.raises(FetchError, match="allow-list") as caught:
-            fetcher.get("http://example.com/")
-        assert caught.value.kind == "refused-host"
-        assert fetcher.get(server.url("/b")).text == "back"
-        assert fetcher.counts.requests == len(server.paths) == 3
-        assert fetcher.counts.connections == server.connections == 1
-        assert fetcher.counts.failures == {"refused-host": 1}
-    fetcher.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        fetcher.get(server.url())
-
-
-def test_the_blocking_face_notices_what_was_closed_while_it_slept() -> None:
-    async def once(visitor: Visitor) -> None:
-        await visitor.send(reply())
-        await asyncio.sleep(0.1)
-        visitor.hang_up()
-
-    with ServerInThread(once) as server, BlockingFetcher(PATIENT) as fetcher:
-        for _ in range(3):
-            fetcher.get(server.url())
-            while server.open_connections:
-                time.sleep(0.01)
-            time.sleep(0.1)
-        assert fetcher.counts.requests == len(server.paths) == 3
-        assert fetcher.counts.resent == 0
 
 
 def test_an_error_survives_the_way_from_a_worker() -> None:
