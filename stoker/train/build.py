@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,8 +20,6 @@ from stoker.collect.gather import FreeGatherer, Gatherer
 from stoker.collect.in_step import InStepCollector
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
-from stoker.config.check import divisors, largest_divisor
-from stoker.config.presets import PRESETS, largest_that_fits
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
 from stoker.errors import CheckpointError, ConfigError
@@ -43,12 +39,9 @@ from stoker.pools.vector import VectorPool
 from stoker.storage.rollout import RolloutStorage
 from stoker.train import devices
 from stoker.train.overlap import Decision, OverlapTrial
+from stoker.train.sizes import capacity, check_fit, may_overlap, with_in_flight, with_n_envs
 from stoker.types import EnvSpec, Loss, LossFunction, Minibatch, Prepare, Prepared, Rollout
 
-_FEWEST_STEPS = 8
-"""Of an environment in a rollout that is shared among many."""
-_UNEVEN = 1.5
-"""How many times the mean an environment may contribute to a rollout, where each goes freely."""
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
@@ -222,8 +215,8 @@ def _make_collector(
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
     size, clock = RolloutStorage.size(*shape), PhaseClock()
-    capacity = _capacity(config) if elsewhere else config.ppo.n_steps
-    if not _may_overlap(config, elsewhere):
+    rows = capacity(config) if elsewhere else config.ppo.n_steps
+    if not may_overlap(config, elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
         gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
         in_step = InStepCollector(gatherer, RolloutStorage(*shape, device))
@@ -233,10 +226,10 @@ def _make_collector(
     oldest = config.env.max_lag if config.env.pool == "io" else 0
     gatherer = FreeGatherer(*given, oldest=oldest) if elsewhere else Gatherer(*given)
     storages = (
-        RolloutStorage(*shape, device, capacity),
-        RolloutStorage(*shape, device, capacity),
+        RolloutStorage(*shape, device, rows),
+        RolloutStorage(*shape, device, rows),
     )
-    size = RolloutStorage.size(pool.spec, capacity, pool.n_envs)
+    size = RolloutStorage.size(pool.spec, rows, pool.n_envs)
     overlapped = OverlappedCollector(
         gatherer, storages, Weights(policy, acting), clock, ahead=mode == "overlap"
     )
@@ -246,15 +239,6 @@ def _make_collector(
     trial = OverlapTrial(overlapped, clock, collect_clock)
     decision = Decision("collect", "in step at first", "overlapped as soon as that is seen to pay")
     return _Collection(overlapped, clock, collect_clock, trial, 2 * size, decision)
-
-
-def _may_overlap(config: Config, elsewhere: bool) -> bool:
-    """Whether collecting may overlap; left to itself, only where environments step elsewhere."""
-    return config.env.collect == "overlap" or (config.env.collect == "auto" and elsewhere)
-
-
-def _capacity(config: Config) -> int:
-    return math.ceil(_UNEVEN * config.ppo.n_steps)
 
 
 def _executor(config: Config, device: torch.device) -> str:
@@ -304,15 +288,15 @@ def _make_pool(
         kind, adapter = ("envpool", EnvPoolPool) if is_envpool(source) else ("vector", VectorPool)
         adapted = adapter(source, config.env.env, config.env.check_bounds)
         why = f"a vector environment was given, {source.num_envs} wide"
-        config = _with_n_envs(config, adapted.n_envs)
-        _check_fit(config, adapted.spec, device, elsewhere=False)
+        config = with_n_envs(config, adapted.n_envs)
+        check_fit(config, adapted.spec, device, elsewhere=False)
         return adapted, config, [Decision("pool", kind, why)]
     if isinstance(source, gymnasium.Env):
         given = source
         found = probe(config.env.env, given)
         why = "an environment object was given, and there is one of it"
-        config = _with_n_envs(config, 1)
-        _check_fit(config, found.spec, device, elsewhere=False)
+        config = with_n_envs(config, 1)
+        check_fit(config, found.spec, device, elsewhere=False)
         pool = InlinePool(lambda: given, found.spec, 1, config.env)
         return pool, config, [Decision("pool", "inline", why)]
     trial = as_blocking(source())
@@ -323,8 +307,8 @@ def _make_pool(
         trial.close()
     cores, asked = devices.usable_cores(), config.env.pool
     if asked == "io" or (asked == "auto" and found.waits):
-        config = _with_in_flight(config, config.env.in_flight or found.in_flight(cores))
-    _check_fit(config, found.spec, device, elsewhere=config.env.pool != "inline")
+        config = with_in_flight(config, config.env.in_flight or found.in_flight(cores))
+    check_fit(config, found.spec, device, elsewhere=config.env.pool != "inline")
     return _pool_of_many(config, source, found)
 
 
@@ -340,42 +324,6 @@ def _pool_of_many(
     env = dataclasses.replace(env, pool=choice.pool, n_workers=choice.n_workers)
     config = dataclasses.replace(config, env=env)
     return pool, config, [Decision("pool", chosen, choice.reason)]
-
-
-def _with_in_flight(config: Config, wanted: int) -> Config:
-    """`config` with its rollout shared among as many environments as are to be in flight."""
-    total = config.total_batch
-    asked = config.env.in_flight
-    in_flight = wanted if asked else largest_divisor(total, min(wanted, total // _FEWEST_STEPS))
-    if total % in_flight:
-        larger = [d for d in divisors(total) if d > in_flight][:1]
-        near = " and ".join(map(str, [largest_divisor(total, in_flight), *larger]))
-        raise ConfigError(
-            f"in_flight is {in_flight}, and a rollout of {config.env.n_envs} x "
-            f"{config.ppo.n_steps} = {total} rows cannot be shared among as many: nearest are "
-            f"{near}."
-        )
-    env = dataclasses.replace(config.env, n_envs=in_flight, in_flight=in_flight)
-    ppo = dataclasses.replace(config.ppo, n_steps=total // in_flight)
-    return dataclasses.replace(config, env=env, ppo=ppo)
-
-
-def _with_n_envs(config: Config, n_envs: int) -> Config:
-    """`config` for the environments that were handed over, with a minibatch that divides."""
-    if n_envs == config.env.n_envs:
-        return config
-    total = n_envs * config.ppo.n_steps
-    size = largest_divisor(total, config.minibatch)
-    warnings.warn(
-        f"The environment given counts as {n_envs}, not {config.env.n_envs}, so a rollout has "
-        f"{n_envs} x {config.ppo.n_steps} = {total} rows, in minibatches of {size}. Give a class "
-        "or a function that makes environments to have as many as you like.",
-        stacklevel=2,
-    )
-    env = dataclasses.replace(config.env, n_envs=n_envs)
-    return dataclasses.replace(
-        config, env=env, ppo=dataclasses.replace(config.ppo, batch_size=size)
-    )
 
 
 def _own_copies(source: EnvSource, spec: EnvSpec) -> EnvFactory | None:
@@ -397,42 +345,6 @@ def _own_copies(source: EnvSource, spec: EnvSpec) -> EnvFactory | None:
     except Exception:
         return None
     return factory if (same.observation, same.action) == (spec.observation, spec.action) else None
-
-
-def _check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bool) -> None:
-    """Before anything is made: refuse what cannot fit, warn of what only just does.
-
-    `elsewhere` says that environments may be stepped in other processes.
-    """
-    with torch.device("meta"):  # sizes without memory
-        settings = dataclasses.replace(config.network, ortho_init=False)
-        policy = ActorCritic(spec, settings, config.ppo.normalize_obs)
-    weights = 4 * sum(parameter.numel() for parameter in policy.parameters())
-    activations = 16 * config.minibatch * sum(config.network.network_arch)
-    overlaps = _may_overlap(config, elsewhere)
-    rows = _capacity(config) if overlaps and elsewhere else config.ppo.n_steps
-    rollout = RolloutStorage.size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
-    needed, free = rollout + 4 * weights + activations, devices.free_memory(device)
-    cores = devices.usable_cores()
-    fits = largest_that_fits(cores)
-    need = (
-        f"needs about {needed / 2**30:.1f} GiB on the {device.type} (rollout "
-        f"{rollout / 2**30:.1f}, network and optimiser {4 * weights / 2**30:.1f}, minibatch "
-        f"{activations / 2**30:.1f}), and {free / 2**30:.1f} GiB are free"
-    )
-    if needed > free:
-        raise ConfigError(f"This run {need}. Use smaller sizes, or --preset {fits}.")
-    if needed > 0.8 * free:
-        warnings.warn(f"This run {need}; --preset {fits} would fit well.", stacklevel=2)
-    for name, row in PRESETS.items():
-        sizes = (row.n_envs, row.n_steps)
-        if sizes == (config.env.n_envs, config.ppo.n_steps) and row.cores > cores:
-            warnings.warn(
-                f"{row.n_envs} x {row.n_steps} steps (the preset {name}) is made for {row.cores} "
-                f"cores and this machine has {cores}: environments will wait for each other. "
-                f"--preset {fits} fits.",
-                stacklevel=2,
-            )
 
 
 def _describe_choices(

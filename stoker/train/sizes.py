@@ -1,0 +1,105 @@
+"""Sizes: shared among the environments there are, and held against the memory and the cores."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+
+import torch
+
+from stoker.config.check import divisors, largest_divisor
+from stoker.config.presets import PRESETS, largest_that_fits
+from stoker.config.schema import Config
+from stoker.errors import ConfigError
+from stoker.nn.actor_critic import ActorCritic
+from stoker.storage.rollout import RolloutStorage
+from stoker.train import devices
+from stoker.types import EnvSpec
+
+_FEWEST_STEPS = 8
+"""Of an environment in a rollout that is shared among many."""
+_UNEVEN = 1.5
+"""How many times the mean an environment may contribute to a rollout, where each goes freely."""
+
+
+def may_overlap(config: Config, elsewhere: bool) -> bool:
+    """Whether collecting may overlap; left to itself, only where environments step elsewhere."""
+    return config.env.collect == "overlap" or (config.env.collect == "auto" and elsewhere)
+
+
+def capacity(config: Config) -> int:
+    """Steps that one environment may have in a rollout, where each goes freely."""
+    return math.ceil(_UNEVEN * config.ppo.n_steps)
+
+
+def with_in_flight(config: Config, wanted: int) -> Config:
+    """`config` with its rollout shared among as many environments as are to be in flight."""
+    total = config.total_batch
+    asked = config.env.in_flight
+    in_flight = wanted if asked else largest_divisor(total, min(wanted, total // _FEWEST_STEPS))
+    if total % in_flight:
+        larger = [d for d in divisors(total) if d > in_flight][:1]
+        near = " and ".join(map(str, [largest_divisor(total, in_flight), *larger]))
+        raise ConfigError(
+            f"in_flight is {in_flight}, and a rollout of {config.env.n_envs} x "
+            f"{config.ppo.n_steps} = {total} rows cannot be shared among as many: nearest are "
+            f"{near}."
+        )
+    env = dataclasses.replace(config.env, n_envs=in_flight, in_flight=in_flight)
+    ppo = dataclasses.replace(config.ppo, n_steps=total // in_flight)
+    return dataclasses.replace(config, env=env, ppo=ppo)
+
+
+def with_n_envs(config: Config, n_envs: int) -> Config:
+    """`config` for the environments that were handed over, with a minibatch that divides."""
+    if n_envs == config.env.n_envs:
+        return config
+    total = n_envs * config.ppo.n_steps
+    size = largest_divisor(total, config.minibatch)
+    warnings.warn(
+        f"The environment given counts as {n_envs}, not {config.env.n_envs}, so a rollout has "
+        f"{n_envs} x {config.ppo.n_steps} = {total} rows, in minibatches of {size}. Give a class "
+        "or a function that makes environments to have as many as you like.",
+        stacklevel=2,
+    )
+    env = dataclasses.replace(config.env, n_envs=n_envs)
+    return dataclasses.replace(
+        config, env=env, ppo=dataclasses.replace(config.ppo, batch_size=size)
+    )
+
+
+def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bool) -> None:
+    """Before anything is made: refuse what cannot fit, warn of what only just does.
+
+    `elsewhere` says that environments may be stepped in other processes.
+    """
+    with torch.device("meta"):  # sizes without memory
+        settings = dataclasses.replace(config.network, ortho_init=False)
+        policy = ActorCritic(spec, settings, config.ppo.normalize_obs)
+    weights = 4 * sum(parameter.numel() for parameter in policy.parameters())
+    activations = 16 * config.minibatch * sum(config.network.network_arch)
+    overlaps = may_overlap(config, elsewhere)
+    rows = capacity(config) if overlaps and elsewhere else config.ppo.n_steps
+    rollout = RolloutStorage.size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
+    needed, free = rollout + 4 * weights + activations, devices.free_memory(device)
+    cores = devices.usable_cores()
+    fits = largest_that_fits(cores)
+    need = (
+        f"needs about {needed / 2**30:.1f} GiB on the {device.type} (rollout "
+        f"{rollout / 2**30:.1f}, network and optimiser {4 * weights / 2**30:.1f}, minibatch "
+        f"{activations / 2**30:.1f}), and {free / 2**30:.1f} GiB are free"
+    )
+    if needed > free:
+        raise ConfigError(f"This run {need}. Use smaller sizes, or --preset {fits}.")
+    if needed > 0.8 * free:
+        warnings.warn(f"This run {need}; --preset {fits} would fit well.", stacklevel=2)
+    for name, row in PRESETS.items():
+        sizes = (row.n_envs, row.n_steps)
+        if sizes == (config.env.n_envs, config.ppo.n_steps) and row.cores > cores:
+            warnings.warn(
+                f"{row.n_envs} x {row.n_steps} steps (the preset {name}) is made for {row.cores} "
+                f"cores and this machine has {cores}: environments will wait for each other. "
+                f"--preset {fits} fits.",
+                stacklevel=2,
+            )
