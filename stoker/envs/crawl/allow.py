@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -57,6 +58,7 @@ def split_entry(entry: str) -> tuple[str, int | None]:
     return canonical_host(host), None if port is None else int(port)
 
 
+@lru_cache
 def canonical_host(host: str) -> str:
     """The one spelling of a host: lower case, ASCII, without a last dot or brackets.
 

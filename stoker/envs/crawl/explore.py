@@ -13,21 +13,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stoker.envs.crawl.page import BUCKETS, PageLink, ParsedPage, parse, place_of
+from stoker.envs.crawl.page import (
+    BUCKETS,
+    DEEPEST,
+    LINK_FEATURES,
+    ParsedPage,
+    parse,
+    place_of,
+)
 
 LINKS = 16
 """Links that are shown at once; more come up as those before them are followed."""
 BACK, STOP = LINKS, LINKS + 1
 ACTIONS = LINKS + 2
 
-_OF_LINK = BUCKETS + 6
+_OF_LINK = LINK_FEATURES + 2
 _OF_PAGE = BUCKETS + 4
 _OF_GRAPH = 7
 OBSERVED = LINKS * _OF_LINK + _OF_PAGE + _OF_GRAPH
 """Numbers of an observation."""
 
 TARGET_REWARD, PAGE_REWARD, REQUEST_COST = 1.0, 0.02, 0.01
-_DEEPEST = 8.0
 
 
 class Outcome(NamedTuple):
@@ -60,16 +66,18 @@ class Exploration:
         self._pages: set[str] = set()  # pages found, by their canonical address
         self._way: list[ParsedPage] = []
         self._sections: defaultdict[str, _Tally] = defaultdict(_Tally)
-        self._met: set[str] = set()  # addresses that links led to
-        self._shown: list[PageLink] = []
+        self._ahead: set[str] = set()  # addresses that links led to, and that were not asked for
+        self._shown: list[int] = []  # links of the page
 
     def ask(self, action: int) -> str | None:
         """The address to fetch; None if the action needs none."""
-        return self._shown[action].url if action < len(self._shown) else None
+        if action >= len(self._shown):
+            return None
+        return self._way[-1].links[self._shown[action]].url
 
     def begin(self, html: str) -> None:
         """The first page."""
-        self._known.add(self.start)
+        self._note(self.start)
         self._arrive(html, self.start)
         self._look()
 
@@ -80,7 +88,7 @@ class Exploration:
         """
         asked, reward = self.ask(action), 0.0
         if asked is not None:
-            self._known.add(asked)
+            self._note(asked)
         if action == BACK and len(self._way) > 1:
             self._way.pop()
         elif action != STOP:
@@ -99,21 +107,23 @@ class Exploration:
         if page.url in self._pages:
             return 0.0  # another spelling of one that is known
         self._pages.add(page.url)
-        self._known.add(page.url)
+        self._note(page.url)
         found = set(page.targets) - self.targets
         self.targets |= found
         tally = self._sections[place_of(page.url).section]
         tally.pages += 1
         tally.targets += len(found)
-        self._met.update(link.url for link in page.links)
+        self._ahead.update(link.url for link in page.links if link.url not in self._known)
         return PAGE_REWARD + TARGET_REWARD * len(found)
 
+    def _note(self, url: str) -> None:
+        self._known.add(url)
+        self._ahead.discard(url)
+
     def _look(self) -> None:
-        """Show links of the page that were not followed yet, the navigation last."""
-        here = self._way[-1]
-        fresh = [link for link in here.links if link.url not in self._known]
-        fresh.sort(key=lambda link: link.in_navigation)
-        self._shown = fresh[:LINKS]
+        """Show links of the page that were not followed yet."""
+        links, known = self._way[-1].links, self._known
+        self._shown = [i for i, link in enumerate(links) if link.url not in known][:LINKS]
 
     def mask(self) -> np.ndarray:
         """Which actions make sense, bool [ACTIONS]."""
@@ -126,19 +136,13 @@ class Exploration:
     def observe(self) -> np.ndarray:
         """Float32 [OBSERVED]: every link shown, the page, and what was found so far."""
         seen = np.zeros(OBSERVED, np.float32)
-        links = seen[: LINKS * _OF_LINK].reshape(LINKS, _OF_LINK)
-        for row, link in zip(links, self._shown, strict=False):
-            tally = self._sections[link.place.section]
-            row[:BUCKETS] = link.words
-            row[BUCKETS:] = (
-                1.0,
-                min(link.place.depth / _DEEPEST, 1.0),
-                link.place.has_query,
-                link.in_navigation,
-                tally.rate,
-                min(tally.pages, 10) / 10,
-            )
+        links = seen[: LINKS * _OF_LINK].reshape(LINKS, _OF_LINK)[: len(self._shown)]
         here = self._way[-1]
+        links[:, :LINK_FEATURES] = here.features[self._shown]
+        for row, i in zip(links, self._shown, strict=True):
+            tally = self._sections.get(here.links[i].place.section)
+            if tally is not None:
+                row[LINK_FEATURES:] = tally.rate, min(tally.pages, 10) / 10
         page = seen[LINKS * _OF_LINK : LINKS * _OF_LINK + _OF_PAGE]
         page[:BUCKETS] = here.words
         page[BUCKETS:] = (
@@ -153,8 +157,8 @@ class Exploration:
             min(pages / self._budget, 1.0),
             min(targets / 20, 2.0),
             targets / max(1, pages),
-            min(len(self._way) / _DEEPEST, 2.0),
-            min(len(self._met - self._known) / 100, 2.0),
+            min(len(self._way) / DEEPEST, 2.0),
+            min(len(self._ahead) / 100, 2.0),
             self.failures / max(1, self.requests),
         )
         return seen

@@ -69,11 +69,7 @@ class HostGate:
     async def turn(self, url: str, deadline: float) -> AsyncIterator[None]:
         """Holds a request back until it may go. How the block ends is noted in the breaker."""
         self._refuse_if_shut(url)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._places.acquire()
-        except TimeoutError:
-            raise self._no_turn(url) from None
+        await self._take_place(url, deadline)
         try:
             await self._keep_pace(url, deadline)
             self._refuse_if_shut(url)
@@ -93,6 +89,16 @@ class HostGate:
                     self._breaker.end_trial()
         finally:
             self._places.release()
+
+    async def _take_place(self, url: str, deadline: float) -> None:
+        if not self._places.locked():  # most often; a time-out costs more than the place
+            await self._places.acquire()
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._places.acquire()
+        except TimeoutError:
+            raise self._no_turn(url) from None
 
     async def _keep_pace(self, url: str, deadline: float) -> None:
         """Wait for a moment of our own; moments are given in the order of asking."""

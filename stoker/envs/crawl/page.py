@@ -22,7 +22,16 @@ except ImportError as error:
 BUCKETS = 32
 """Words are counted in as many buckets, by their hash: no vocabulary is built in."""
 
-_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.~/-]*")
+LINK_FEATURES = BUCKETS + 4
+"""What is seen of a link: its words, that it is there, how deep it leads, whether its address has
+parameters, and whether it is part of the navigation."""
+DEEPEST = 8.0
+"""Depths are seen as shares of this one."""
+
+_PLAIN_PATH = re.compile(r"(/|(?:\.\./)*)((?:[\w~-]+[/.])*[\w~-]+/?)?", re.ASCII)
+_PLAIN_QUERY = re.compile(r"[\w.~-]+=[\w.~-]*(?:&[\w.~-]+=[\w.~-]*)*", re.ASCII)
+_PLAIN_NAME = re.compile(r"[\w~-]+(?:\.[\w~-]+)*", re.ASCII)
+"""Most addresses have nothing to escape, and dots nowhere but in front or within a name."""
 _WORD = re.compile(r"[a-z]{3,}")
 _CONTEXT = 80  # letters of what stands beside a link
 _TEXT = 2000  # letters of the page's own text
@@ -45,7 +54,6 @@ class PageLink(NamedTuple):
 
     url: str
     """Absolute, without a fragment, its parameters in order."""
-    words: np.ndarray  # float32 [BUCKETS], of its text, what stands beside it and its address
     place: Place
     in_navigation: bool
 
@@ -55,7 +63,9 @@ class ParsedPage(NamedTuple):
 
     url: str
     """Its canonical address, where it gives one on its own host."""
-    links: tuple[PageLink, ...]  # different ones, in the order of the page
+    links: tuple[PageLink, ...]  # different ones, in the order of the page, the navigation last
+    features: np.ndarray  # float32 [links, LINK_FEATURES]; the words are those of a link's text, of
+    # what stands beside it and of its address
     words: np.ndarray  # float32 [BUCKETS], of its title and text
     targets: tuple[str, ...]
 
@@ -68,26 +78,44 @@ def parse(html: str, url: str, target: str) -> ParsedPage:
     Broken HTML is read as browsers do.
     """
     tree = LexborHTMLParser(html)
-    found: dict[str, tuple[str, bool]] = {}  # by address, the words and whether it is navigation
+    links: dict[str, PageLink] = {}
+    texts: list[tuple[str, ...]] = []  # by link, whose words count
     for anchor in tree.css("a[href]"):
         attributes = anchor.attributes
         there = join(url, attributes.get("href") or "")
-        if there is None or there == url or "nofollow" in (attributes.get("rel") or ""):
+        if there is None or there == url or there in links:
             continue
-        parent = anchor.parent
+        if "nofollow" in (attributes.get("rel") or ""):
+            continue
+        parent, place = anchor.parent, place_of(there)
         in_navigation = parent is not None and parent.tag == "nav"
         beside = "" if parent is None or in_navigation else parent.text()[:_CONTEXT]
-        found.setdefault(there, (f"{anchor.text()} {beside} {place_of(there).path}", in_navigation))
+        links[there] = PageLink(there, place, in_navigation)
+        texts.append((anchor.text(), beside, place.path))
     title, body = tree.css_first("title"), tree.body
-    text = body.text(separator=" ")[:_TEXT] if body is not None else ""
-    own = f"{title.text() if title is not None else ''} {text}"
-    *counts, words = _counted([words for words, _ in found.values()] + [own])
-    links = (
-        PageLink(there, count, place_of(there), in_navigation)
-        for (there, (_, in_navigation)), count in zip(found.items(), counts, strict=True)
-    )
+    text = "" if body is None else body.text(separator=" ")[:_TEXT]
+    counts = _counted([*texts, ("" if title is None else title.text(), text)])
     targets = (node.attributes.get("data-id") or node.text()[:64] for node in tree.css(target))
-    return ParsedPage(_canonical(tree, url), tuple(links), words, tuple(targets))
+    found = tuple(links.values())
+    order = sorted(range(len(found)), key=lambda i: found[i].in_navigation)
+    return ParsedPage(
+        _canonical(tree, url),
+        tuple(found[i] for i in order),
+        _features(found, counts)[order],
+        counts[-1],
+        tuple(targets),
+    )
+
+
+def _features(links: tuple[PageLink, ...], counts: np.ndarray) -> np.ndarray:
+    seen = np.empty((len(links), LINK_FEATURES), np.float32)
+    seen[:, :BUCKETS] = counts[: len(links)]
+    if links:
+        seen[:, BUCKETS:] = [
+            (1.0, min(place.depth / DEEPEST, 1.0), place.has_query, in_navigation)
+            for _, place, in_navigation in links
+        ]
+    return seen
 
 
 @lru_cache(1 << 16)
@@ -99,9 +127,37 @@ def place_of(url: str) -> Place:
 
 def join(base: str, href: str) -> str | None:
     """Where `href` leads from `base`; None if not to http(s) on the same host."""
-    is_plain = _PLAIN_PATH.fullmatch(href) and "/." not in href and "//" not in href
-    if is_plain:  # most of them are, and need no more
-        return "/".join(base.split("/", 3)[:3]) + href
+    return _joined_plainly(base, href) or _joined(base, href)
+
+
+def _joined_plainly(base: str, href: str) -> str | None:
+    """What `_joined` says, for addresses that are simple; None for others."""
+    path, mark, query = href.partition("#")[0].partition("?")
+    found = _PLAIN_PATH.fullmatch(path)
+    origin, folders = _folders(base)
+    if not path or found is None or folders is None:
+        return None
+    if mark:
+        if not _PLAIN_QUERY.fullmatch(query):
+            return None
+        pairs = sorted(pair.split("=") for pair in query.split("&"))
+        mark += "&".join("=".join(pair) for pair in pairs)
+    up, name = found[1], found[2] or ""
+    if up == "/":
+        return f"{origin}/{name}{mark}"
+    kept = folders[: max(0, len(folders) - len(up) // 3)]
+    return "/".join((origin, *kept, name)) + mark
+
+
+@lru_cache
+def _folders(base: str) -> tuple[str, tuple[str, ...] | None]:
+    """Scheme and host of a page's address, and the folders it lies in, if their names are plain."""
+    *origin, rest = f"{base.partition('?')[0]}/".split("/", 3)
+    folders = tuple(rest.split("/")[:-2])
+    return "/".join(origin), folders if all(_PLAIN_NAME.fullmatch(x) for x in folders) else None
+
+
+def _joined(base: str, href: str) -> str | None:
     try:
         parts, here = urlsplit(urljoin(base, href.strip())), urlsplit(base)
         same = (parts.scheme, parts.netloc) == (here.scheme, here.netloc)
@@ -119,15 +175,21 @@ def _canonical(tree: LexborHTMLParser, url: str) -> str:
     return stated or url
 
 
-def _counted(texts: list[str]) -> np.ndarray:
+def _counted(texts: list[tuple[str, ...]]) -> np.ndarray:
     """How often words of each bucket occur in each text, damped: float32 [texts, BUCKETS]."""
     cells = [
-        row * BUCKETS + _bucket(word)
-        for row, text in enumerate(texts)
-        for word in _WORD.findall(text.lower())
+        row * BUCKETS + bucket
+        for row, parts in enumerate(texts)
+        for part in parts
+        for bucket in _buckets(part)
     ]
     counts = np.bincount(np.array(cells, np.int64), minlength=len(texts) * BUCKETS)
     return np.log1p(counts, dtype=np.float32).reshape(len(texts), BUCKETS)
+
+
+@lru_cache(1 << 14)
+def _buckets(text: str) -> tuple[int, ...]:
+    return tuple(_bucket(word) for word in _WORD.findall(text.lower()))
 
 
 @lru_cache(1 << 16)

@@ -12,6 +12,7 @@ from stoker.envs.crawl.failure import FetchError, shown
 PORTS = {"http": 80, "https": 443}
 
 _LONGEST = 4096
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NETLOC = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::[0-9]*)?")
 _KEPT = "!$%&'()*+,-./:;=?@_~[]"
 """Characters of a path or a query that stay as they are; `%` because it is escaped already."""
@@ -30,7 +31,7 @@ def read_url(url: str, allowed: AllowList) -> Target:
     if len(url) > _LONGEST:
         raise _unreadable(url, f"it has {len(url)} characters, and {_LONGEST} are allowed")
     text = url.strip(" \t\r\n\f")
-    if any(mark < " " or mark == "\x7f" for mark in text):
+    if _CONTROL.search(text):
         raise _unreadable(url, "it has a control character in it")
     try:
         parts = urlsplit(text)

@@ -6,7 +6,10 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from stoker.envs.crawl import page
 from stoker.envs.crawl.page import BUCKETS, join, parse
 
 HERE = "http://127.0.0.1:8000/s/1/reports/annual"
@@ -25,16 +28,21 @@ HTML = """
 
 
 def test_links_that_may_be_followed_each_once() -> None:
-    page = parse(HTML, HERE, "article.target")
-    assert [link.url.removeprefix("http://127.0.0.1:8000") for link in page.links] == [
-        "/s/1/",
+    read = parse(HTML, HERE, "article.target")
+    assert [link.url.removeprefix("http://127.0.0.1:8000") for link in read.links] == [
         "/s/1/reports/2024?a=1&b=2",
         "/s/1/reports/annual/2024?a=1&b=2",
+        "/s/1/",
     ]
-    assert [link.in_navigation for link in page.links] == [True, False, False]
-    assert [link.place.depth for link in page.links] == [2, 4, 5]
-    assert [link.place.has_query for link in page.links] == [False, True, True]
-    assert page.links[2].place.section == "s/1/reports"
+    assert [link.in_navigation for link in read.links] == [False, False, True]
+    assert [link.place.depth for link in read.links] == [4, 5, 2]
+    assert [link.place.has_query for link in read.links] == [True, True, False]
+    assert read.links[1].place.section == "s/1/reports"
+    assert read.features[:, BUCKETS:].tolist() == [
+        [1, 4 / 8, 1, 0],
+        [1, 5 / 8, 1, 0],
+        [1, 2 / 8, 0, 1],
+    ]
 
 
 def test_targets_by_their_name_or_their_words() -> None:
@@ -46,7 +54,7 @@ def test_the_words_of_a_link_are_those_on_it_beside_it_and_in_its_address() -> N
     one = '<body><ul><li><a href="/x">{}</a> <em>{}</em></li></ul></body>'
 
     def words(text: str, beside: str = "") -> np.ndarray:
-        return parse(one.format(text, beside), HERE, "b").links[0].words
+        return parse(one.format(text, beside), HERE, "b").features[0, :BUCKETS]
 
     assert words("report").shape == (BUCKETS,)
     assert (words("report") == words("REPORT")).all()
@@ -58,9 +66,9 @@ def test_the_words_of_a_link_are_those_on_it_beside_it_and_in_its_address() -> N
 
 @pytest.mark.parametrize("html", ["", "<a href='/x'", "<<<>>>", "\x00\x01", "<p>" * 5000])
 def test_broken_pages_are_pages(html: str) -> None:
-    page = parse(html, HERE, "article.target")
-    assert page.url == HERE
-    assert page.targets == ()
+    read = parse(html, HERE, "article.target")
+    assert read.url == HERE
+    assert read.targets == ()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +97,31 @@ def test_its_canonical_address(stated: str, expected: str) -> None:
 )
 def test_where_a_link_leads(href: str, expected: str | None) -> None:
     assert join(HERE, href) == expected
+
+
+PATHS = st.text("ab./~-", max_size=9)
+PARAMETERS = st.text("ab=&.~;", max_size=9)
+
+
+@given(
+    PATHS,
+    st.none() | PARAMETERS,
+    st.builds("{}{}{}".format, PATHS, st.just("?") | st.just("#"), PARAMETERS) | PATHS,
+)
+@example("a/b", None, "../../../a.b/a/")
+@example("a", "x=1", "?b=1&a=2")
+@example("", None, "a/../b")
+def test_the_quick_way_to_join_addresses_says_what_the_standard_library_says(
+    path: str, query: str | None, href: str
+) -> None:
+    base = f"http://127.0.0.1:8000/{path}" + ("" if query is None else f"?{query}")
+    quick = page._joined_plainly(base, href)
+    assert quick is None or quick == page._joined(base, href)
+
+
+@pytest.mark.parametrize("href", ["/a", "/", "a/b.html", "../a/", "b?x=1&a=", "/s/1/a-b_c~d#top"])
+def test_most_addresses_are_joined_the_quick_way(href: str) -> None:
+    assert page._joined_plainly(HERE, href) is not None
 
 
 @pytest.mark.parametrize(
