@@ -47,24 +47,24 @@ class Speed(NamedTuple):
 
 def _synthetic() -> Iterator[Row]:
     cores = len(os.sched_getaffinity(0))
-    n_envs = 2 * cores
+    n_envs, n_steps = 2 * cores, 1024  # about half a second, as `heavy` on Mission
     settings: dict[str, Any] = {
         "n_envs": n_envs,
-        "n_steps": 256,
+        "n_steps": n_steps,
         "pool": "process",
         "preset": "fast",
     }
     settings |= {"batch_size": n_envs * 16, "n_epochs": 8, "target_kl": None}
-    free = train(EnvFactory(Busy, {"seconds": 0.0}), iterations=6, collect="step", **settings)
+    free = train(EnvFactory(Busy, {"seconds": 0.0}), iterations=5, collect="step", **settings)
     for ratio in _RATIOS:
         # Collecting cannot take less than with an environment that costs nothing, so where it is to
         # be the shorter, learning is made longer.
         epochs = max(8, round(8 * free.collect_s / free.learn_s / ratio))
         learn = free.learn_s * epochs / 8
         # Environments of a worker step one after the other, and the workers side by side.
-        cost = max(0.0, ratio * learn - free.collect_s) / (256 * n_envs / cores)
+        cost = max(0.0, ratio * learn - free.collect_s) / (n_steps * n_envs / cores)
         factory = EnvFactory(Busy, {"seconds": cost})
-        run = partial(train, factory, iterations=8, **settings | {"n_epochs": epochs})
+        run = partial(train, factory, iterations=5, **settings | {"n_epochs": epochs})
         yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run))
 
 
