@@ -142,29 +142,33 @@ def train(
     alone: Alone | None = None,
     **settings: Any,
 ) -> Speed:
-    """Train for `iterations` after the first ones, which warm up."""
+    """Train for `iterations` after the first ones, which warm up, and before the last.
+
+    That one is learned from while nothing is collected any more, as no other has to be.
+    """
     has_gpu = torch.cuda.is_available()
     given = {**settings, "collect": collect, "timesteps": 1, "eval_episodes": 0}
     config = resolve({"env": env.name, **given}, preset=preset, on_gpu=has_gpu)
-    total = (_WARM_UP + iterations) * config.total_batch
+    total = (_WARM_UP + iterations + 1) * config.total_batch
     config = resolve({"env": env.name, **given, "timesteps": total}, preset=preset, on_gpu=has_gpu)
     ceilings = [alone()] if alone else []
     parts = build(config, env)
     session = Session(parts, None)
+    spent: list[float] = []
 
     def watch(progress: Progress) -> None:
         if progress.iteration == _WARM_UP:
             session.start_clocks()
+        if progress.iteration == _WARM_UP + iterations:
+            collected = sum(parts.collect_clock.total[phase] for phase in COLLECTING)
+            spent[:] = parts.clock.elapsed(), collected, parts.clock.total["update"]
 
     try:
         loop.run(session, watch, StopRequest(None))
-        wall = parts.clock.elapsed()
         ceilings += [alone()] if alone else []
     finally:
         parts.close()
-    collected = sum(parts.collect_clock.total[phase] for phase in COLLECTING)
-    learned = parts.clock.total["update"]
-    wall, collected, learned = (seconds / iterations for seconds in (wall, collected, learned))
+    wall, collected, learned = (seconds / iterations for seconds in spent)
     ceiling = statistics.mean(ceilings) if ceilings else None
     return Speed(wall, collected, learned, config.total_batch, ceiling)
 
