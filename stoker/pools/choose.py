@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 
-from stoker.errors import EnvError
+from stoker.errors import EnvError, EpisodeCutError
 from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.rows import Rows
 from stoker.pools.slot import Slot, episode_seed, reset_env
@@ -29,6 +29,7 @@ IO_STEP_S = 100e-6
 """Of a core, about what a step through the io pool costs besides the environment's own time: two
 cores made 19,600 a second in threads when they were full (bench/results/io-cpu.json)."""
 _MOST_IN_FLIGHT = 1024
+_MOST_CUTS = 10  # episodes that may be cut off while it is tried
 _SHORTEST_WAIT_S = 1e-3
 """Waits that are shorter are not worth a thread each."""
 
@@ -77,25 +78,32 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
     slot = Slot(lambda: env, rows, 0)
     slot.start(seed=0, episode=0)
     env.action_space.seed(0)
-    taken, began, worked = 0, time.perf_counter(), time.process_time()
-    while taken < 3 or (taken < 1000 and time.perf_counter() - began < seconds):
+    rng, taken, cuts, wall, cpu = np.random.default_rng(0), 0, 0, 0.0, 0.0
+    while taken < 3 or (taken < 1000 and wall < seconds):
         mask = rows.action_mask
-        rows.action[0] = env.action_space.sample() if mask is None else _allowed(mask[0], spec)
+        rows.action[0] = env.action_space.sample() if mask is None else _allowed(mask[0], spec, rng)
+        began, worked = time.perf_counter(), time.process_time()
         try:
             slot.step()
+        except EpisodeCutError:
+            cuts += 1
+            if cuts > _MOST_CUTS:
+                raise
+            slot.start(seed=0, episode=cuts)
+            continue
         except EnvError:
             if taken < 3:
                 raise
             break  # one that fails now and then is for the pool to mend
+        wall, cpu = wall + time.perf_counter() - began, cpu + time.process_time() - worked
         taken += 1
-    wall, cpu = time.perf_counter() - began, time.process_time() - worked
     return Probe(spec, wall / taken, cpu / taken, coroutines)
 
 
-def _allowed(mask: np.ndarray, spec: EnvSpec) -> np.ndarray:
-    """The first choice of each action that the mask [M] allows."""
+def _allowed(mask: np.ndarray, spec: EnvSpec, rng: np.random.Generator) -> np.ndarray:
+    """A choice of each action that the mask [M] allows."""
     columns = np.split(mask, np.cumsum(spec.action.nvec)[:-1])
-    choice = np.array([[column.argmax() for column in columns]])
+    choice = np.array([[rng.choice(np.flatnonzero(column)) for column in columns]])
     return ActionCodec(spec.action).encode(choice)[0]
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from awaitable import AsCoroutines
 from gymnasium import spaces
 from pool_envs import Counter, Wanderer, spec_of
 
-from stoker.errors import EnvError, SpaceError
+from stoker.errors import EnvError, EpisodeCutError, SpaceError
+from stoker.pools.awaited import as_blocking
 from stoker.pools.choose import HANDOVER_PER_WORKER_S, HANDOVER_S, Probe, choose, probe
 from stoker.pools.slot import episode_seed
 
@@ -270,3 +273,72 @@ def test_without_time_to_spend_three_steps_are_tried() -> None:
     env = Frail()
     probe("Frail", env, seconds=0.0)
     assert env.steps == 3
+
+
+class Cut(Counter):
+    """Every other step has its episode cut off, from the first on; it takes a tenth of a second."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps % 2:
+            time.sleep(0.1)
+            raise EpisodeCutError("no answer")
+        return super().step(action)
+
+
+def test_episodes_that_are_cut_off_are_not_timed() -> None:
+    env = Cut()
+    assert probe("cut", env, seconds=0.0).step_wall_s < 0.05
+    assert env.steps == 6
+
+
+def test_where_all_episodes_are_cut_off_the_probe_ends() -> None:
+    class Away(Counter):
+        def step(self, action: Any) -> Any:
+            raise EpisodeCutError("no answer")
+
+    with pytest.raises(EpisodeCutError, match="no answer"):
+        probe("away", Away(), seconds=0.0)
+
+
+# Real environments, tried and chosen for.
+
+
+class Worker(Counter):
+    """Keeps a core busy for a millisecond a step."""
+
+    def step(self, action: Any) -> Any:
+        ends = time.thread_time() + 1e-3
+        while time.thread_time() < ends:
+            pass
+        return super().step(action)
+
+
+class Sleeper(Counter):
+    def step(self, action: Any) -> Any:
+        time.sleep(0.05)
+        return super().step(action)
+
+
+class AsyncSleeper(AsCoroutines):
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        await asyncio.sleep(0.05)
+        return await super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("make_env", "pool", "waits"),
+    [
+        (lambda: gymnasium.make("CartPole-v1"), "inline", "no"),
+        (Worker, "process", "no"),
+        (Sleeper, "io", "in threads"),
+        (lambda: AsyncSleeper(Counter), "io", "as coroutines"),
+    ],
+)
+def test_what_is_picked_for_an_environment(make_env: Any, pool: str, waits: str) -> None:
+    env = as_blocking(make_env())
+    choice = choose(probe("tried", env), n_envs=8, cores=2)
+    assert (choice.pool, choice.waits) == (pool, waits)
+    env.close()

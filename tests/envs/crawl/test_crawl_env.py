@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -161,26 +156,3 @@ def test_wrong_settings() -> None:
         CrawlEnv(budget=0)
     with pytest.raises(ConfigError, match="read_s is -1"):
         CrawlEnv(limits={"read_s": -1})
-
-
-def test_training_goes_on_past_a_server_that_fails(tmp_path: Path) -> None:
-    conduct = Conduct(errors=0.03, resets=0.02, broken=0.1)
-    with serving(conduct=conduct) as base:
-        kwargs = f"{{start: '{base}s/{{site}}/', sites: 20, budget: 20, limits: {{retries: 0}}}}"
-        words = "train --env stoker/Crawl-v0 --timesteps 1024 --n-envs 16 --n-steps 16 --pool io "
-        words += "--batch-size 64 --network-arch 32 --eval-episodes 0 --json --device cpu"
-        ended = subprocess.run(
-            [sys.executable, "-m", "stoker", *words.split(), "--env-kwargs", kwargs],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert ended.returncode == 0, ended.stderr
-        stats = json.load(urllib.request.urlopen(base + "stats"))
-    outcome = json.loads(ended.stdout)
-    assert outcome["state"] == "finished"
-    metrics = outcome["metrics"]
-    assert metrics["faults/cut_episodes"] > 0
-    assert metrics["faults/env_errors"] == metrics["faults/hangs"] == 0
-    assert stats["requests"] > 500
