@@ -36,6 +36,7 @@ _TRAINED_ON, _UNSEEN = (0, 1000), (5000, 100)
 """The first site, and how many."""
 _SEEDS = range(5)
 _LATENCY_S = 0.05
+_SERVER = "stoker.envs.crawl.serve"
 
 
 def _baselines(budget: int) -> Iterator[Row]:
@@ -118,12 +119,12 @@ def _env(url: str, sites: tuple[int, int]) -> dict[str, Any]:
     return {"start": start, "first_site": first, "sites": count, "budget": _BUDGET}
 
 
-def _throughput(in_flight: int, n_steps: int = 16) -> Iterator[Row]:
-    """Training with a wide network, with the site's server on the same cores."""
+def _throughput(in_flight: int, sites: int, n_steps: int = 16) -> Iterator[Row]:
+    """Training with a wide network, with the sites' server on the same cores."""
     cores = len(os.sched_getaffinity(0))
     conduct = Conduct(latency=_LATENCY_S)
     with serving(conduct=conduct, processes=max(1, cores // 4)) as url:
-        factory = EnvFactory("stoker/Crawl-v0", _env(url, _TRAINED_ON))
+        factory = EnvFactory("stoker/Crawl-v0", _env(url, (0, sites)))
         before, began = _cpu(), time.perf_counter()
         speed = train(
             factory,
@@ -140,7 +141,7 @@ def _throughput(in_flight: int, n_steps: int = 16) -> Iterator[Row]:
     rate, ceiling = speed.steps / speed.wall_s, in_flight / _LATENCY_S
     yield Row(
         "crawl",
-        f"training with {in_flight} in flight, {_LATENCY_S * 1e3:g} ms",
+        f"training with {in_flight} in flight, {_LATENCY_S * 1e3:g} ms, sites: {sites}",
         round(rate),
         "steps/s",
         ceiling=round(ceiling),
@@ -153,18 +154,24 @@ def _throughput(in_flight: int, n_steps: int = 16) -> Iterator[Row]:
 
 
 def _cpu() -> dict[str, float]:
-    """Seconds of the trainer, and of all that it started: workers and servers, living or not."""
-    me = psutil.Process().cpu_times()
-    children = psutil.Process().children(recursive=True)
-    running = sum(sum(child.cpu_times()[:2]) for child in children)
+    """Seconds of the trainer, of its workers, living or not, and of the servers."""
+    me, children = psutil.Process().cpu_times(), psutil.Process().children(recursive=True)
+    spent = {child: sum(child.cpu_times()[:2]) for child in children}
+    servers = sum(spent[child] for child in children if _SERVER in child.cmdline())
+    ended = me.children_user + me.children_system
     return {
         "trainer": me.user + me.system,
-        "others": running + me.children_user + me.children_system,
+        "workers": ended + sum(spent.values()) - servers,
+        "servers": servers,
     }
 
 
 CASES: Cases = {
     **{f"baselines, {n}": partial(_baselines, n) for n in (30, 60, 120)},
     "learning": partial(_learning, "500k"),
-    **{f"throughput, {n}": partial(_throughput, n) for n in (1024, 2048)},
+    **{
+        f"throughput, {n}, sites {sites}": partial(_throughput, n, sites)
+        for n in (1024, 2048)
+        for sites in (1, 1000)
+    },
 }

@@ -100,7 +100,7 @@ class Learner:
         return order.view(-1, self.minibatch)
 
     def _step(self, rows: Minibatch, index: Tensor) -> None:
-        """One gradient step on the rows `index`, unless stopped or not finite."""
+        """One gradient step on the rows `index`, unless stopped, not finite or without a row."""
         batch = rows.take(index)
         loss = self.loss(self.parameters, batch, self.clip_range)
         if self.settings.target_kl is not None:
@@ -113,7 +113,7 @@ class Learner:
         finite = torch.isfinite(norm) & torch.isfinite(loss.total.detach())
         # Adam skips its step on the device where found_inf is 1: no answer is fetched. Torch reads
         # the attribute (as its GradScaler sets it) without declaring it.
-        skip = self._stopped | ~finite
+        skip = self._stopped | ~finite | ~batch.valid.any()  # momentum would move it all the same
         self.optimiser.found_inf = skip.to(norm.dtype)  # type: ignore[attr-defined]
         self.optimiser.step()
         self._count({**loss.metrics, "train/grad_norm": norm}, finite, ~skip)

@@ -262,6 +262,20 @@ def test_when_every_update_is_bad_nothing_moves_at_all() -> None:
             assert (learner.state()[f"{key}.{name}"] == 0).all()
 
 
+def test_rows_that_came_to_nothing_move_nothing() -> None:
+    """Not even by Adam's momentum: a server may be away for many rollouts."""
+    none = make_rows()._replace(valid=torch.zeros(ROWS, dtype=torch.bool))
+    learner = make_learner()
+    learner.learn(make_rollout(), version=0)
+    before = values(learner)
+    learner.prepare = lambda rollout: Prepared(none, {})
+    report = learner.learn(make_rollout(), version=0)
+    after = values(learner)
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "shuffle_rng")
+    assert report.skipped == 0, "nothing was wrong with the numbers"
+    assert report.metrics["train/n_updates"] == 0
+
+
 def test_schedules_fall_in_a_line_or_stay() -> None:
     learner = make_learner(
         learning_rate=0.4, lr_schedule="linear", clip_range=0.2, clip_schedule="constant"
