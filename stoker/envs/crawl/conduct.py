@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from stoker.envs.crawl.draws import Draws, number_of
@@ -83,8 +84,8 @@ class Conduct:
 
     def fate(self, site_seed: int, address: str, count: int) -> Fate:
         """What happens to the request for an address that was asked for `count` times before."""
-        draws = Draws(self.seed, site_seed, number_of(address), count)
-        return Fate(self._delay(draws), self._fault(draws.uniform()))
+        draws = _draws(self.seed, site_seed, address).then(count)
+        return Fate(self._delay(draws), self._fault(draws) if self._rates else None)
 
     def _delay(self, draws: Draws) -> float:
         in_tail, amount = draws.chance(self.tail), draws.uniform()
@@ -93,18 +94,29 @@ class Conduct:
         length = min(0.5 / math.sqrt(1 - amount), _LONGEST_TAIL)
         return self.latency * self.tail_multiple * length
 
-    def _fault(self, drawn: float) -> Fault | None:
+    @cached_property
+    def _rates(self) -> tuple[tuple[Fault, float], ...]:
+        """The faults that there are, and how often."""
         kinds: tuple[tuple[Fault, float], ...] = (
             ("error", self.errors),
             ("reset", self.resets),
             ("broken", self.broken),
             ("slow", self.slow),
         )
-        for fault, rate in kinds:
+        return tuple((fault, rate) for fault, rate in kinds if rate)
+
+    def _fault(self, draws: Draws) -> Fault | None:
+        drawn = draws.uniform()
+        for fault, rate in self._rates:
             if drawn < rate:
                 return fault
             drawn -= rate
         return None
+
+
+@lru_cache(maxsize=1 << 16)  # to hash an address takes longer than all that is drawn for it
+def _draws(seed: int, site_seed: int, address: str) -> Draws:
+    return Draws(seed, site_seed, number_of(address))
 
 
 _BOUNDS = {"latency": (0.0, 60.0), "tail_multiple": (1.0, 1000.0), "slow_seconds": (0.0, 600.0)}

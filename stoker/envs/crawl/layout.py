@@ -84,7 +84,7 @@ class Node:
         self.depth = depth
         self.path = path
         self.title = title
-        self.children: list[int] = []
+        self.children: tuple[int, ...] = ()  # most have none, and an empty list takes 56 bytes
         self.dead_end = False
         self.target_id: str | None = None
 
@@ -98,7 +98,7 @@ def lay_out(settings: SiteSettings) -> list[Node]:
     nodes = [Node(draws.pick(PLAIN), 0, 0, "/", "Home")]
     for topic in _section_topics(settings.sections, draws):
         name = TOPICS[topic].name
-        nodes[0].children.append(len(nodes))
+        nodes[0].children += (len(nodes),)
         nodes.append(Node(topic, len(nodes), 1, f"/{name}", name.capitalize()))
     _grow(nodes, settings, draws)
     _mark_dead_ends(nodes, round(settings.dead_ends * settings.pages), draws)
@@ -137,7 +137,7 @@ def _grow(nodes: list[Node], settings: SiteSettings, draws: Draws) -> None:
         number = numbers[len(nodes)]
         opaque = draws.chance(_OPAQUE_NAMES)
         slug = f"item-{number}" if opaque else f"{title.replace(' ', '-')}-{number}"
-        above.children.append(len(nodes))
+        above.children += (len(nodes),)
         members[section].append(len(nodes))
         path = f"{above.path}/{slug}"
         nodes.append(Node(topic, section, above.depth + 1, path, f"{title.capitalize()} {number}"))

@@ -336,6 +336,24 @@ def test_a_page_is_rendered_in_well_under_a_millisecond() -> None:
     assert min(taken) < 0.001
 
 
+def test_draws_are_the_same_one_by_one_and_by_the_block() -> None:
+    """SplitMix64 as it was published, from the state that the parts lead to."""
+
+    def published(state: int, count: int) -> list[int]:
+        words = []
+        for _ in range(count):
+            state = (state + 0x9E3779B97F4A7C15) % 2**64
+            word = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+            word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) % 2**64
+            words.append(word ^ (word >> 31))
+        return words
+
+    for parts in ((), (1, 2), (2**63 - 1, 2**64 - 1)):
+        draws = Draws(*parts)
+        assert [draws.word() for _ in range(5000)] == published(Draws(*parts)._state, 5000)
+    assert Draws(1).then(2).word() == FIRST_WORDS[0]
+
+
 def test_draws_are_uniform_and_fixed() -> None:
     draws = Draws(1, 2)
     assert [draws.word() for _ in range(2)] == FIRST_WORDS
