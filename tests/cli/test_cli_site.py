@@ -17,8 +17,6 @@ from stoker.cli.main import main
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
-pytest.importorskip("aiohttp")
-
 
 def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as left:

@@ -93,8 +93,6 @@ class ServerProcesses:
         return [process.pid for process in self._running]
 
     def __enter__(self) -> ServerProcesses:
-        import stoker.envs.crawl.serve  # noqa: F401  says what is missing, before anything starts
-
         shared = _listening(self._asked_port, self._count)
         private = [_bound(0) for _ in range(self._count)] if self._count > 1 else []
         self.url = f"http://{HOST}:{shared[0].getsockname()[1]}/"

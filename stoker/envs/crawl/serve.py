@@ -12,37 +12,33 @@ import importlib
 import json
 import os
 import socket
-import struct
 import sys
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from stoker.envs.crawl.conduct import Conduct
-from stoker.envs.crawl.site import PageContent, Site, SiteSettings
-from stoker.errors import StokerError
+from stoker.envs.crawl.conduct import Conduct, Fault
+from stoker.envs.crawl.connection import Connection, Reply, reply
+from stoker.envs.crawl.shelf import Shelf
+from stoker.envs.crawl.site import SiteSettings
 
-try:
-    from aiohttp import ClientError, ClientSession, ClientTimeout, web
-except ImportError as error:
-    raise StokerError(
-        "Serving sites needs aiohttp, which is not installed. Try: pip install 'stoker[http]'"
-    ) from error
-
-_HTML = {"Content-Type": "text/html; charset=utf-8"}
-_SITES = 128
-_PAGES_OF_A_SITE = 256
-"""With the sites kept, at most about 150 MB of rendered pages."""
 _ADDRESSES = 1 << 18
 """How many addresses are counted for faults before the oldest is forgotten."""
 _SEEDS = 10_000
 """For how many seeds requests are counted apart; what the oldest had is added up as `others`."""
-_PIECES = 8
-"""In how many parts a slow body arrives."""
+_SIBLING_S = 2.0
+"""How long a sibling may take to say what it counted."""
 _LAST_SEED = 2**63 - 1
+
+_WELCOME = reply(200, "Each seed has a site, as /s/1/. Counts are at /stats.\n")
+_HEALTHY = reply(200, "ok\n")
+_NO_SEED = reply(404, "A seed is a whole number, as in /s/7/.\n")
+_NO_PAGE = reply(404, "There is no such page.\n")
+_NOTHING = reply(404, "Sites lie under /s/SEED/.\n")
+_NO_METHOD = reply(405, "Sites answer GET and HEAD.\n", Allow="GET, HEAD")
+_ERROR = reply(500, "Something went wrong, as asked for.\n")
 
 
 class SiteServer:
@@ -53,32 +49,34 @@ class SiteServer:
     """
 
     def __init__(self, site: SiteSettings, conduct: Conduct, siblings: Sequence[int] = ()) -> None:
-        self._settings = site
+        self._shelf = Shelf(site)
         self._conduct = conduct
+        self._is_calm = conduct.is_calm
         self._siblings = siblings
-        self._sites: OrderedDict[int, Site] = OrderedDict()
+        self._inquiries: set[asyncio.Task[None]] = set()
         self._asked: OrderedDict[tuple[int, str], int] = OrderedDict()
         self._by_status: Counter[str] = Counter()
         self._by_seed: OrderedDict[str, int] = OrderedDict()
         self._others = 0
         self._faults: Counter[str] = Counter()
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The answer to one request."""
-        address = request.raw_path
+    def handle(self, client: Connection, method: str, address: str) -> None:
+        """Answers one request, now or later."""
         if not address.startswith("/s/"):
-            return await self._own(request, address)
+            self._own(client, method, address)
+            return
         number, slash, rest = address[3:].partition("/")
-        if not number.isascii() or not number.isdecimal() or int(number[:20]) > _LAST_SEED:
-            return self._count(None, _plain(404, "A seed is a whole number, as in /s/7/.\n"))
-        seed = int(number)
-        if request.method not in ("GET", "HEAD"):
-            return self._count(seed, _plain(405, "Sites answer GET and HEAD.\n"))
-        if not slash:
-            return self._count(seed, _plain(301, "", {"Location": f"/s/{seed}/"}))
-        if self._conduct.is_calm:
-            return self._answer(seed, self._site(seed).page(f"/{rest}"))
-        return await self._answer_after_all(request, seed, f"/{rest}")
+        seed = _seed(number)
+        if seed is None:
+            self._answer(client, None, _NO_SEED)
+        elif method not in ("GET", "HEAD"):
+            self._answer(client, seed, _NO_METHOD)
+        elif not slash:
+            self._answer(client, seed, reply(301, "", Location=f"/s/{seed}/"))
+        elif self._is_calm:
+            self._answer(client, seed, self._shelf.page(seed, f"/{rest}") or _NO_PAGE)
+        else:
+            self._answer_later(client, seed, f"/{rest}")
 
     def counts(self) -> dict[str, Any]:
         """What this process has counted; looks at `/stats` and `/healthz` are left out."""
@@ -90,72 +88,58 @@ class SiteServer:
             "faults": dict(sorted(self._faults.items())),
         }
 
-    async def _own(self, request: web.BaseRequest, address: str) -> web.StreamResponse:
+    def _own(self, client: Connection, method: str, address: str) -> None:
         """What the server says of itself."""
         path, _, query = address.partition("?")
-        if path == "/healthz":
-            return _plain(200, "ok\n")
-        if path == "/stats":
-            counts = self.counts() if query == "own" else await self._counts_of_all()
-            return web.Response(text=json.dumps(counts), content_type="application/json")
-        if path == "/":
-            return _plain(200, "Each seed has a site, as /s/1/. Counts are at /stats.\n")
-        return self._count(None, _plain(404, "Sites lie under /s/SEED/.\n"))
+        if method not in ("GET", "HEAD"):
+            self._answer(client, None, _NO_METHOD)
+        elif path == "/healthz":
+            client.answer(_HEALTHY)
+        elif path == "/stats" and query == "own":
+            client.answer(_as_json(self.counts()))
+        elif path == "/stats":
+            inquiry = asyncio.create_task(self._tell_all_counts(client))
+            self._inquiries.add(inquiry)  # a task that nobody keeps may vanish
+            inquiry.add_done_callback(self._inquiries.discard)
+        elif path == "/":
+            client.answer(_WELCOME)
+        else:
+            self._answer(client, None, _NOTHING)
 
-    async def _counts_of_all(self) -> dict[str, Any]:
-        found = [self.counts()]
-        if self._siblings:
-            async with ClientSession(timeout=ClientTimeout(total=2)) as client:
-                others = (_counts_at(client, port) for port in self._siblings)
-                found += [counts for counts in await asyncio.gather(*others) if counts]
-        total: dict[str, Any] = {"requests": sum(counts["requests"] for counts in found)}
-        for name in ("by_status", "by_seed", "faults"):
-            summed: Counter[str] = Counter()
-            for counts in found:
-                summed.update(counts[name])
-            total[name] = dict(sorted(summed.items()))
-        return {**total, "processes": len(found)}
+    async def _tell_all_counts(self, client: Connection) -> None:
+        told = await asyncio.gather(*(_counts_at(port) for port in self._siblings))
+        client.answer(_as_json(_sum([self.counts(), *(counts for counts in told if counts)])))
 
-    async def _answer_after_all(
-        self, request: web.BaseRequest, seed: int, address: str
-    ) -> web.StreamResponse:
-        """The answer with its delay and its fault, if any."""
+    def _answer_later(self, client: Connection, seed: int, address: str) -> None:
+        """Answers with a delay and a fault, if any. What is delayed counts when its time comes,
+        whether or not the client is still there."""
         fate = self._conduct.fate(seed, address, self._times_asked(seed, address))
         if fate.delay > 0:
-            await asyncio.sleep(fate.delay)
-        if fate.fault == "error":
+            loop = asyncio.get_running_loop()
+            loop.call_later(fate.delay, self._answer_with, fate.fault, client, seed, address)
+        else:
+            self._answer_with(fate.fault, client, seed, address)
+
+    def _answer_with(
+        self, fault: Fault | None, client: Connection, seed: int, address: str
+    ) -> None:
+        if fault == "error":
             self._faults["error"] += 1
-            return self._count(seed, _plain(500, "Something went wrong, as asked for.\n"))
-        if fate.fault == "reset":
+            self._answer(client, seed, _ERROR)
+            return
+        if fault == "reset":
             self._faults["reset"] += 1
             self._tally(seed, "reset")
-            _drop(request)
-            return web.Response()
-        page = self._site(seed).page(address, broken=fate.fault == "broken")
-        if page is None or fate.fault is None:
-            return self._answer(seed, page)
-        self._faults[fate.fault] += 1
-        if fate.fault == "broken":
-            return self._answer(seed, page)
-        self._tally(seed, "200")
-        return await _trickle(request, page.body, self._conduct.slow_seconds)
-
-    def _answer(self, seed: int, page: PageContent | None) -> web.Response:
-        if page is None:
-            return self._count(seed, _plain(404, "There is no such page.\n"))
-        return self._count(seed, web.Response(body=page.body, headers=_HTML))
-
-    def _site(self, seed: int) -> Site:
-        site = self._sites.get(seed)
-        if site is None:
-            settings = replace(self._settings, seed=seed)
-            site = Site(settings, prefix=f"/s/{seed}", cached=_PAGES_OF_A_SITE)
-            self._sites[seed] = site
-            if len(self._sites) > _SITES:
-                self._sites.popitem(last=False)
+            client.drop()
+            return
+        page = self._shelf.page(seed, address, broken=fault == "broken")
+        if page is not None and fault is not None:
+            self._faults[fault] += 1
+        if page is not None and fault == "slow":
+            self._tally(seed, "200")
+            client.trickle(page, self._conduct.slow_seconds)
         else:
-            self._sites.move_to_end(seed)
-        return site
+            self._answer(client, seed, page or _NO_PAGE)
 
     def _times_asked(self, seed: int, address: str) -> int:
         key = (seed, address)
@@ -165,9 +149,9 @@ class SiteServer:
             self._asked.popitem(last=False)
         return count
 
-    def _count(self, seed: int | None, response: web.Response) -> web.Response:
-        self._tally(seed, str(response.status))
-        return response
+    def _answer(self, client: Connection, seed: int | None, given: Reply) -> None:
+        self._tally(seed, str(given.status))
+        client.answer(given)
 
     def _tally(self, seed: int | None, status: str) -> None:
         self._by_status[status] += 1
@@ -178,41 +162,41 @@ class SiteServer:
                 self._others += self._by_seed.popitem(last=False)[1]
 
 
-def _plain(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(status=status, text=text, headers=headers)
+def _seed(number: str) -> int | None:
+    """The seed that is written there; None where none is."""
+    if not (number.isascii() and number.isdecimal() and len(number) <= len(str(_LAST_SEED))):
+        return None
+    seed = int(number)
+    return seed if seed <= _LAST_SEED else None
 
 
-async def _counts_at(client: ClientSession, port: int) -> dict[str, Any] | None:
+def _as_json(counts: dict[str, Any]) -> Reply:
+    return reply(200, json.dumps(counts), "application/json; charset=utf-8")
+
+
+def _sum(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several processes counted, added up."""
+    total: dict[str, Any] = {"requests": sum(counts["requests"] for counts in found)}
+    for name in ("by_status", "by_seed", "faults"):
+        summed: Counter[str] = Counter()
+        for counts in found:
+            summed.update(counts[name])
+        total[name] = dict(sorted(summed.items()))
+    return {**total, "processes": len(found)}
+
+
+async def _counts_at(port: int) -> dict[str, Any] | None:
     """What a sibling counted; None where it does not say."""
     try:
-        async with client.get(f"http://127.0.0.1:{port}/stats?own") as response:
-            counts: dict[str, Any] = await response.json()
-            return counts
-    except (ClientError, OSError, TimeoutError):
+        async with asyncio.timeout(_SIBLING_S):
+            answers, asks = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.closing(asks):
+                asks.write(b"GET /stats?own HTTP/1.0\r\n\r\n")
+                answer = await answers.read()
+        counts: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    except (OSError, TimeoutError, ValueError):
         return None
-
-
-def _drop(request: web.BaseRequest) -> None:
-    """Ends the connection with a reset, as a crashing server would."""
-    transport = request.transport
-    if transport is None:
-        return
-    connection = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError, AttributeError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
-
-
-async def _trickle(request: web.BaseRequest, body: bytes, seconds: float) -> web.StreamResponse:
-    response = web.StreamResponse(headers={**_HTML, "Content-Length": str(len(body))})
-    with contextlib.suppress(ConnectionError):  # whoever asked may have lost patience
-        await response.prepare(request)
-        size = -(-len(body) // _PIECES)
-        for start in range(0, len(body), size):
-            await response.write(body[start : start + size])
-            await asyncio.sleep(seconds / _PIECES)
-        await response.write_eof()
-    return response
+    return counts
 
 
 async def _serve(server: SiteServer, listening: Sequence[socket.socket]) -> None:
@@ -227,16 +211,15 @@ async def _serve(server: SiteServer, listening: Sequence[socket.socket]) -> None
         time.sleep(1)
         os._exit(0)  # whatever still holds the loop up
 
-    web_server = web.Server(server.handle, access_log=None)
     listeners = [
-        await loop.create_server(web_server, sock=each, backlog=1024) for each in listening
+        await loop.create_server(lambda: Connection(server.handle), sock=each, backlog=1024)
+        for each in listening
     ]
     threading.Thread(target=watch, daemon=True).start()
     os.write(1, b"r")  # one byte is never read in halves
     await over.wait()
     for listener in listeners:
         listener.close()
-    await web_server.shutdown(0.1)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

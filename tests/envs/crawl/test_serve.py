@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import os
@@ -21,11 +20,10 @@ import psutil
 import pytest
 
 from stoker.envs.crawl.conduct import Conduct
+from stoker.envs.crawl.connection import Reply
 from stoker.envs.crawl.launch import ServerProcesses, serving
 from stoker.envs.crawl.site import Site, SiteSettings
 from stoker.errors import ConfigError, WorkerError
-
-pytest.importorskip("aiohttp")
 
 SMALL = SiteSettings(pages=60)
 
@@ -109,6 +107,9 @@ def test_links_can_be_followed_as_they_are_written(calm: str) -> None:
         ("s/one/", "GET", 404),
         ("s/99999999999999999999/", "GET", 404),
         ("s/" + "9" * 5000 + "/", "GET", 404),
+        ("s/" + "0" * 5000 + "/", "GET", 404),
+        ("healthz", "POST", 405),
+        ("elsewhere", "DELETE", 405),
         ("s//", "GET", 404),
         ("elsewhere", "GET", 404),
     ],
@@ -218,6 +219,24 @@ def test_requests_wait_together_not_one_after_another() -> None:
     assert 0.5 <= taken < 10
 
 
+def test_a_request_counts_though_its_client_hangs_up() -> None:
+    with serving(SMALL, Conduct(latency=0.2)) as url:
+        with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0)) as client:
+            client.sendall(b"GET /s/1/ HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        deadline = time.monotonic() + 20
+        while not (counted := stats(url))["requests"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert counted["by_status"] == {"200": 1}, "the one behind it was never begun"
+
+
+def test_what_is_refused_counts_as_no_request(calm: str) -> None:
+    before = stats(calm)
+    with socket.create_connection(("127.0.0.1", urlsplit(calm).port or 0), timeout=30) as client:
+        client.sendall(b"GET /s/1/ HTTP/1.1\r\nContent-Length: 2\r\n\r\nno")
+        assert client.recv(4096).startswith(b"HTTP/1.1 413 ")
+    assert stats(calm) == before
+
+
 def test_delays_have_the_mean_and_the_tail_asked_for() -> None:
     def delays(**changes: Any) -> list[float]:
         conduct = Conduct(latency=0.1, **changes)
@@ -251,30 +270,23 @@ def test_conduct_that_cannot_be_is_refused(wrong: dict[str, Any], says: str) -> 
     assert says in str(caught.value)
 
 
-def test_sites_and_counts_are_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     from stoker.envs.crawl import serve
 
-    for name, limit in (("_SITES", 3), ("_SEEDS", 4), ("_ADDRESSES", 5)):
+    for name, limit in (("_SEEDS", 4), ("_ADDRESSES", 5)):
         monkeypatch.setattr(serve, name, limit)
     server = serve.SiteServer(SiteSettings(pages=20), Conduct(broken=0.5))
 
-    class Request:
-        method = "GET"
+    class Client:
+        def answer(self, given: Reply) -> None:
+            assert given.status == 200
 
-        def __init__(self, path: str) -> None:
-            self.raw_path = path
-
-    async def ask() -> None:
-        for seed in range(9):
-            for path in ("", "calendar/2026/01"):
-                answer = await server.handle(Request(f"/s/{seed}/{path}"))  # type: ignore[arg-type]
-                assert answer.status == 200
-
-    asyncio.run(ask())
+    for seed in range(9):
+        for path in ("", "calendar/2026/01"):
+            server.handle(Client(), "GET", f"/s/{seed}/{path}")  # type: ignore[arg-type]
     counts = server.counts()
     assert counts["requests"] == 18
     assert counts["by_seed"] == {"others": 10, "5": 2, "6": 2, "7": 2, "8": 2}
-    assert list(server._sites) == [6, 7, 8]
     assert len(server._asked) == 5
 
 
@@ -365,15 +377,9 @@ def test_nothing_is_left_when_the_parent_is_killed() -> None:
     assert all(gone(pid, 5) for pid in pids)
 
 
-def test_without_aiohttp_it_says_what_to_install(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['aiohttp'] = None\n"
-        "from stoker.cli.main import main\n"
-        "main(['site', 'serve', '--port', '0'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 1
-    assert "pip install 'stoker[http]'" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_it_needs_no_aiohttp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "aiohttp.py").write_text("raise ImportError('not installed')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with serving(SMALL, Conduct(latency=0.001), processes=2) as url:
+        assert Answer(f"{url}s/1/").status == 200
+        assert stats(url)["processes"] == 2
