@@ -156,7 +156,7 @@ def _throughput(in_flight: int, sites: int, n_steps: int = 16) -> Iterator[Row]:
 def _cpu() -> dict[str, float]:
     """Seconds of the trainer, of its workers, living or not, and of the servers."""
     me, children = psutil.Process().cpu_times(), psutil.Process().children(recursive=True)
-    spent = {child: sum(child.cpu_times()[:2]) for child in children}
+    spent = {child: sum(child.cpu_times()[:4]) for child in children}
     servers = sum(spent[child] for child in children if _SERVER in child.cmdline())
     ended = me.children_user + me.children_system
     return {

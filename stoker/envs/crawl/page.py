@@ -32,7 +32,10 @@ _PLAIN_PATH = re.compile(r"(/|(?:\.\./)*)((?:[\w~-]+[/.])*[\w~-]+/?)?", re.ASCII
 _PLAIN_QUERY = re.compile(r"[\w.~-]+=[\w.~-]*(?:&[\w.~-]+=[\w.~-]*)*", re.ASCII)
 _PLAIN_NAME = re.compile(r"[\w~-]+(?:\.[\w~-]+)*", re.ASCII)
 """Most addresses have nothing to escape, and dots nowhere but in front or within a name."""
-_WORD = re.compile(r"[a-z]{3,}")
+_LETTERS_ALONE = bytes(
+    byte if chr(byte) in "abcdefghijklmnopqrstuvwxyz\n" else 32 for byte in range(256)
+)
+_SHORTEST_WORD = 3
 _CONTEXT = 80  # letters of what stands beside a link
 _TEXT = 2000  # letters of the page's own text
 _SECTION = 3  # segments of an address that tell where on a host it lies
@@ -79,7 +82,7 @@ def parse(html: str, url: str, target: str) -> ParsedPage:
     """
     tree = LexborHTMLParser(html)
     links: dict[str, PageLink] = {}
-    texts: list[tuple[str, ...]] = []  # by link, whose words count
+    texts: list[str] = []  # by link, whose words count
     for anchor in tree.css("a[href]"):
         attributes = anchor.attributes
         there = join(url, attributes.get("href") or "")
@@ -91,10 +94,10 @@ def parse(html: str, url: str, target: str) -> ParsedPage:
         in_navigation = parent is not None and parent.tag == "nav"
         beside = "" if parent is None or in_navigation else parent.text()[:_CONTEXT]
         links[there] = PageLink(there, place, in_navigation)
-        texts.append((anchor.text(), beside, place.path))
+        texts.append(f"{anchor.text()} {beside} {place.path}")
     title, body = tree.css_first("title"), tree.body
     text = "" if body is None else body.text(separator=" ")[:_TEXT]
-    counts = _counted([*texts, ("" if title is None else title.text(), text)])
+    counts = _counted([*texts, f"{'' if title is None else title.text()} {text}"])
     targets = (node.attributes.get("data-id") or node.text()[:64] for node in tree.css(target))
     found = tuple(links.values())
     order = sorted(range(len(found)), key=lambda i: found[i].in_navigation)
@@ -118,11 +121,12 @@ def _features(links: tuple[PageLink, ...], counts: np.ndarray) -> np.ndarray:
     return seen
 
 
-@lru_cache(1 << 16)
 def place_of(url: str) -> Place:
-    parts = urlsplit(url)
-    segments = [segment for segment in parts.path.split("/") if segment]
-    return Place("/".join(segments[:_SECTION]), len(segments), bool(parts.query), parts.path)
+    """Of an address as `join` gives it."""
+    before, mark, _ = url.partition("?")
+    _, _, _, *segments = f"{before}//".split("/")
+    named = [segment for segment in segments if segment]
+    return Place("/".join(named[:_SECTION]), len(named), bool(mark), "/" + "/".join(segments[:-2]))
 
 
 def join(base: str, href: str) -> str | None:
@@ -175,23 +179,20 @@ def _canonical(tree: LexborHTMLParser, url: str) -> str:
     return stated or url
 
 
-def _counted(texts: list[tuple[str, ...]]) -> np.ndarray:
+def _counted(texts: list[str]) -> np.ndarray:
     """How often words of each bucket occur in each text, damped: float32 [texts, BUCKETS]."""
+    joined = "\n".join(text.replace("\n", " ") for text in texts).lower()
+    lines = joined.encode("ascii", "replace").translate(_LETTERS_ALONE).split(b"\n")
     cells = [
-        row * BUCKETS + bucket
-        for row, parts in enumerate(texts)
-        for part in parts
-        for bucket in _buckets(part)
+        row * BUCKETS + _bucket(word)
+        for row, line in enumerate(lines)
+        for word in line.split()
+        if len(word) >= _SHORTEST_WORD
     ]
     counts = np.bincount(np.array(cells, np.int64), minlength=len(texts) * BUCKETS)
     return np.log1p(counts, dtype=np.float32).reshape(len(texts), BUCKETS)
 
 
-@lru_cache(1 << 14)
-def _buckets(text: str) -> tuple[int, ...]:
-    return tuple(_bucket(word) for word in _WORD.findall(text.lower()))
-
-
 @lru_cache(1 << 16)
-def _bucket(word: str) -> int:
-    return zlib.crc32(word.encode()) % BUCKETS
+def _bucket(word: bytes) -> int:
+    return zlib.crc32(word) % BUCKETS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -117,6 +118,23 @@ def test_the_quick_way_to_join_addresses_says_what_the_standard_library_says(
     base = f"http://127.0.0.1:8000/{path}" + ("" if query is None else f"?{query}")
     quick = page._joined_plainly(base, href)
     assert quick is None or quick == page._joined(base, href)
+
+
+@given(PATHS, PARAMETERS)
+@example("s/7/a", "b=1")
+@example("", "")
+def test_where_an_address_lies(path: str, query: str) -> None:
+    url = join(HERE, f"/{path}?{query}")
+    if url is None:
+        return  # two slashes in front lead to another host
+    parts = urlsplit(url)
+    segments = [segment for segment in parts.path.split("/") if segment]
+    assert page.place_of(url) == (
+        "/".join(segments[:3]),
+        len(segments),
+        bool(parts.query),
+        parts.path,
+    )
 
 
 @pytest.mark.parametrize("href", ["/a", "/", "a/b.html", "../a/", "b?x=1&a=", "/s/1/a-b_c~d#top"])
