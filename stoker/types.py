@@ -280,6 +280,56 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
+class Rng(Protocol):
+    """Random numbers for n environments: every call within a step gives others, [n, *tail].
+
+    What a row gets follows from its environment, the step and the call alone, whatever else is in
+    the batch, on whatever device.
+    """
+
+    def uniform(self, *tail: int) -> Tensor:
+        """From 0 to 1, float32, never 1."""
+
+    def normal(self, *tail: int) -> Tensor:
+        """Of mean 0 and deviation 1, float32."""
+
+
+TensorState = dict[str, "Tensor"]
+"""What a tensor environment remembers: by name, tensors [n, ...]."""
+
+
+class TensorStep(NamedTuple):
+    """What came of a step of n tensor environments."""
+
+    state: TensorState
+    reward: Tensor  # float32 [n]
+    terminated: Tensor  # bool [n]
+    truncated: Tensor  # bool [n]
+    metrics: dict[str, Tensor] = {}  # float32 [n] each, the names that `metric_names` declares
+
+
+class TensorEnv(Protocol):
+    """Environments as a tensor program, n of them at once; an object of it holds no state.
+
+    Shapes are fixed, and nothing on the way depends on a value in Python: no `if` on a tensor, no
+    `.item()`, no index that selects by a mask; `torch.where` instead. Whoever calls resets: where an
+    episode is over, rows of `initial` take the place of the rows of `state`.
+    """
+
+    observation_space: Any
+    """Gymnasium's, of one environment."""
+    action_space: Any
+
+    def initial(self, n: int, rng: Rng) -> TensorState:
+        """The beginnings of n episodes."""
+
+    def observe(self, state: TensorState) -> Tensor | DeviceObs:
+        """What n agents see: [n, ...], or by name for a Dict space."""
+
+    def step(self, state: TensorState, action: Tensor, rng: Rng) -> TensorStep:
+        """One step. `action` is as the action space has it: [n] for Discrete, else [n, ...]."""
+
+
 class Clock(Protocol):
     """Times named phases; `monitor.PhaseClock` is the one that ships."""
 

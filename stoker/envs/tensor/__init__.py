@@ -1,0 +1,1 @@
+"""Environments as tensor programs: see `types.TensorEnv`."""
