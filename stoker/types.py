@@ -308,12 +308,23 @@ class TensorStep(NamedTuple):
     metrics: dict[str, Tensor] = {}  # float32 [n] each, the names that `metric_names` declares
 
 
+class TensorBatch(NamedTuple):
+    """What came of a step of all N environments of a tensor pool: a `StepBatch` on the device."""
+
+    obs: DeviceObs  # [N, ...]
+    reward: Tensor  # float32 [N]
+    terminated: Tensor  # bool [N]
+    truncated: Tensor  # bool [N], False where terminated
+    final_obs: DeviceObs  # [N, ...], everywhere what the step led to
+    metrics: dict[str, Tensor]  # float32 [N] each
+
+
 class TensorEnv(Protocol):
     """Environments as a tensor program, n of them at once; an object of it holds no state.
 
     Shapes are fixed, and nothing on the way depends on a value in Python: no `if` on a tensor, no
-    `.item()`, no index that selects by a mask; `torch.where` instead. Whoever calls resets: where an
-    episode is over, rows of `initial` take the place of the rows of `state`.
+    `.item()`, no index that selects by a mask; `torch.where` instead. Whoever calls resets: where
+    an episode is over, rows of `initial` take the place of the rows of `state`.
     """
 
     observation_space: Any

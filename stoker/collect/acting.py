@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import DeviceObs, HostObs, Policy, Pool
 
 Steps = int | np.ndarray
@@ -23,7 +23,7 @@ class Acting:
         self.pool, self.policy, self.device = pool, policy, device
         self._noise = self._decided = torch.empty(0)
 
-    def begin(self, storage: RolloutStorage) -> None:
+    def begin(self, storage: StagedStorage) -> None:
         """Draw the noise of a whole rollout, so that it is the same in whatever order it is used.
 
         There is one row more than the storage has room for steps, as there is in it.
@@ -32,7 +32,7 @@ class Acting:
         drawn = self.policy.draw_noise(rows * storage.n_envs).unflatten(0, (rows, storage.n_envs))
         self._noise = self._noise.copy_(drawn) if self._noise.numel() else drawn
 
-    def start(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
+    def start(self, storage: StagedStorage, t: Steps, place: Place) -> None:
         """Begin to decide for what these environments see."""
         obs, mask = self.pool.seen
         seen = {leaf: self._send(value[place]) for leaf, value in obs.items()}
@@ -71,7 +71,7 @@ class CapturedActing(Acting):
         self._keeping: dict[int, torch.cuda.CUDAGraph] = {}
         self._done = torch.cuda.Event()
 
-    def start(self, storage: RolloutStorage, t: Steps, place: Place) -> None:
+    def start(self, storage: StagedStorage, t: Steps, place: Place) -> None:
         self._place, steps = place, self._host_steps.numpy()
         steps.fill(storage.capacity)
         steps[place] = t
@@ -122,5 +122,5 @@ class CapturedActing(Acting):
         self._output = self.policy.act(self._seen, self._mask, noise)
         self._actions.copy_(self._output.action, non_blocking=True)
 
-    def _keep(self, storage: RolloutStorage) -> None:
+    def _keep(self, storage: StagedStorage) -> None:
         storage.write_decision(self._steps, self._everyone, self._seen, self._mask, self._output)

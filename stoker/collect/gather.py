@@ -16,7 +16,7 @@ import torch
 from stoker.collect.acting import Acting, CapturedActing, Place
 from stoker.collect.episodes import EpisodeTracker, MetricSums
 from stoker.pools.journal import JournalKeeper
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import Clock, EpisodeJournal, Policy, Pool, StepBatch
 
 _NOT_ASKED, _ELSEWHERE = -1, -2  # whose step an environment is busy with: none, another rollout's
@@ -61,17 +61,17 @@ class Gatherer:
         acting = CapturedActing if device.type == "cuda" else Acting
         self._acting = acting(pool, policy, device)
 
-    def begin(self, storage: RolloutStorage, version: int) -> None:
+    def begin(self, storage: StagedStorage, version: int) -> None:
         """A rollout under the policy's present weights, called `version`; `complete` it next."""
         with self.on_its_stream(), self.clock.phase("store"):
             storage.begin(version)
             self._acting.begin(storage)
             self._set_off(storage)
 
-    def _set_off(self, storage: RolloutStorage) -> None:
+    def _set_off(self, storage: StagedStorage) -> None:
         """Have whoever need not wait for another step."""
 
-    def complete(self, storage: RolloutStorage, wanted: Wanted = lambda: True) -> Gathered:
+    def complete(self, storage: StagedStorage, wanted: Wanted = lambda: True) -> Gathered:
         """T steps of everyone."""
         with self.on_its_stream(), self.clock.phase("store"):
             metrics = MetricSums()
@@ -81,7 +81,7 @@ class Gatherer:
                 self.stream.synchronize()  # sync: the rollout is handed to another stream
         return Gathered(storage.steps_taken, late, metrics, self.episodes.metrics())
 
-    def _gather(self, storage: RolloutStorage, metrics: MetricSums, wanted: Wanted) -> int:
+    def _gather(self, storage: StagedStorage, metrics: MetricSums, wanted: Wanted) -> int:
         """Fill all rows; how many decisions were dropped."""
         for t in range(storage.n_steps + 1):
             if not wanted():
@@ -169,10 +169,10 @@ class FreeGatherer(Gatherer):
         super().__init__(*given)
         self._oldest = oldest
         self._since = np.zeros(self.pool.n_envs, np.int64)  # the version that each decided under
-        self._last: RolloutStorage | None = None  # which holds the decisions in flight
+        self._last: StagedStorage | None = None  # which holds the decisions in flight
         self._held: StepBatch | None = None  # what did not fit into it
 
-    def _set_off(self, storage: RolloutStorage) -> None:
+    def _set_off(self, storage: StagedStorage) -> None:
         self._limit = storage.n_envs * (storage.capacity if self._oldest else storage.n_steps)
         self._taken = np.zeros(storage.n_envs, np.int64)
         flying = self._ids[self._step_of >= 0]
@@ -185,7 +185,7 @@ class FreeGatherer(Gatherer):
         if on.size:
             self._send_on(on)
 
-    def _gather(self, storage: RolloutStorage, metrics: MetricSums, wanted: Wanted) -> int:
+    def _gather(self, storage: StagedStorage, metrics: MetricSums, wanted: Wanted) -> int:
         missing = total = storage.n_steps * storage.n_envs
         elsewhere = int(np.count_nonzero(self._step_of == _ELSEWHERE))
         ends, began = math.inf, time.perf_counter()
@@ -233,7 +233,7 @@ class FreeGatherer(Gatherer):
             patience = min(self.pool.patience, max(0.0, ends - time.perf_counter()))
             return self.pool.recv(min(asked, self.pool.handful), patience=patience)
 
-    def _go_on(self, storage: RolloutStorage, ids: np.ndarray) -> np.ndarray:
+    def _go_on(self, storage: StagedStorage, ids: np.ndarray) -> np.ndarray:
         """Act for as many of these as there are steps to make; which."""
         taken, left = self._taken[ids], self._limit - self._started
         if left < len(ids) or taken.max(initial=0) >= storage.capacity:

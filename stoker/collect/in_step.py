@@ -7,7 +7,7 @@ import torch
 
 from stoker.collect.episodes import MetricSums
 from stoker.collect.gather import Gathered, Gatherer
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 
 
 class InStepCollector:
@@ -15,7 +15,7 @@ class InStepCollector:
 
     ahead = False
 
-    def __init__(self, gatherer: Gatherer, storage: RolloutStorage) -> None:
+    def __init__(self, gatherer: Gatherer, storage: StagedStorage) -> None:
         self.gatherer = gatherer
         self.version = 0
         """Of the learner's weights."""
@@ -25,7 +25,7 @@ class InStepCollector:
         self._metrics = MetricSums()
         self._episodes: dict[str, float] = {}
 
-    def collect(self, last: bool = False) -> RolloutStorage:
+    def collect(self, last: bool = False) -> StagedStorage:
         """A full rollout; `last` says that no other is wanted soon."""
         stream = self.gatherer.stream
         if stream is not None:

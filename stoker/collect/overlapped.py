@@ -11,7 +11,7 @@ import torch
 from stoker.collect.gather import Gathered, Gatherer
 from stoker.collect.in_step import InStepCollector
 from stoker.collect.weights import Weights
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import Clock
 
 _Filled = tuple[Gathered, dict[str, np.ndarray]]
@@ -29,7 +29,7 @@ class OverlappedCollector(InStepCollector):
     def __init__(
         self,
         gatherer: Gatherer,
-        storages: tuple[RolloutStorage, RolloutStorage],
+        storages: tuple[StagedStorage, StagedStorage],
         weights: Weights,
         clock: Clock,
         ahead: bool = True,
@@ -43,12 +43,12 @@ class OverlappedCollector(InStepCollector):
 
     def _start(self) -> None:
         self._under_way = self._closing = False
-        self._orders: queue.SimpleQueue[RolloutStorage | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[StagedStorage | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[_Filled | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="stoker-collect", daemon=True)
         self._thread.start()
 
-    def collect(self, last: bool = False) -> RolloutStorage:
+    def collect(self, last: bool = False) -> StagedStorage:
         """The next full rollout; if this collector is `ahead`, the one after it is begun."""
         if not self._under_way:
             self._orders.put(self._storage)
@@ -96,7 +96,7 @@ class OverlappedCollector(InStepCollector):
         So whoever gets a rollout cannot publish weights before the next one has taken its own, and
         environments are stepping again before the learner asks for the interpreter.
         """
-        storage: RolloutStorage | None = None
+        storage: StagedStorage | None = None
         begun = False
         while not self._closing:
             if storage is None:
@@ -116,7 +116,7 @@ class OverlappedCollector(InStepCollector):
                 answer, storage = error, None
             self._answers.put(answer)
 
-    def _begin(self, storage: RolloutStorage) -> None:
+    def _begin(self, storage: StagedStorage) -> None:
         with self.gatherer.on_its_stream():
             version = self._weights.take()
         self.gatherer.begin(storage, version)

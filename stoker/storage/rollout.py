@@ -9,19 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.types import DeviceObs, EnvSpec, HostObs, Policy, PolicyOutput, Rollout, StepBatch
+from stoker.types import DeviceObs, EnvSpec, Policy, PolicyOutput, Rollout
 
-_ROWS_AT_ONCE = 8192  # of one forward pass: enough to fill a GPU, little enough for its memory
 _FIXED_BYTES = 5 * 4 + 8 + 3  # two log-probabilities, two values, reward; version; three flags
 
 
 class RolloutStorage:
     """A collector fills it (`begin`, `write_...`, `end`), then a learner has it judged.
 
-    Decisions are written to the device as they are taken. Outcomes are staged on the host and
-    copied once a rollout: what a host pool reports (reward and flags) is a few bytes a row, and
-    copying it every step would cost four transfers a step. A row without an outcome is a gap.
+    Where environments step decides how outcomes get here: `StagedStorage` takes them from the
+    host, `DeviceStorage` from the device. A row without an outcome is a gap.
     """
+
+    rows_at_once = 8192
+    """Of one forward pass: enough to fill a GPU, little enough for its memory."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class RolloutStorage:
         """Steps that one environment may have, where others have fewer."""
         self.version = 0
         """Of the weights that acted."""
+        self._has_older = False
 
         def field(*tail: int, dtype: torch.dtype = torch.float32) -> Tensor:
             # One row too many: whoever acts for everyone at once, as a CUDA graph must, sends there
@@ -66,18 +68,6 @@ class RolloutStorage:
             name: torch.zeros(n_envs, *tail, dtype=dtype, device=device)
             for name, (tail, dtype) in leaves.items()
         }
-        self._finals: list[tuple[np.ndarray, HostObs]] = []  # flat places, and what was seen there
-        pinned = device.type == "cuda"
-        self._staged = {
-            name: torch.zeros(rows, n_envs, dtype=dtype, pin_memory=pinned)
-            for name, dtype in (
-                ("reward", torch.float32),
-                ("terminated", torch.bool),
-                ("truncated", torch.bool),
-                ("valid", torch.bool),
-            )
-        }
-        self._host = {name: tensor.numpy() for name, tensor in self._staged.items()}
 
     @staticmethod
     def size(spec: EnvSpec, n_steps: int, n_envs: int) -> int:
@@ -90,15 +80,12 @@ class RolloutStorage:
     @property
     def steps_taken(self) -> int:
         """How many rows are transitions."""
-        return int(np.count_nonzero(self._host["valid"]))
+        return self.n_steps * self.n_envs
 
     def begin(self, version: int) -> None:
         """Make ready for a rollout under the weights called `version`."""
         self.version, self._has_older = version, False
         self._rollout.policy_version.fill_(version)
-        self._finals.clear()
-        for staged in self._host.values():
-            staged.fill(0)
 
     def write_decision(
         self, t: Any, place: Any, obs: DeviceObs, mask: Tensor | None, output: PolicyOutput
@@ -112,42 +99,10 @@ class RolloutStorage:
         kept.action[t, place] = output.action
         kept.behaviour_log_prob[t, place] = output.log_prob
 
-    def write_outcome(self, t: np.ndarray | int, batch: StepBatch) -> None:
-        """What came of it: at step `t`, of a range of environments; or of any, at a step each."""
-        ids = batch.env_ids
-        for name, staged in self._host.items():
-            if isinstance(t, int):  # of a range of environments, so without an index
-                staged[t, ids[0] : ids[-1] + 1] = getattr(batch, name)
-            else:
-                staged[t, ids] = getattr(batch, name)
-        bootstrapped = batch.truncated & batch.valid
-        if bootstrapped.any():
-            flat = (np.asarray(t) * self.n_envs + ids)[bootstrapped]
-            seen = {leaf: value[bootstrapped] for leaf, value in batch.final_obs.items()}
-            self._finals.append((flat, seen))
-
-    def cut(self, t: np.ndarray, env_ids: np.ndarray) -> None:
-        """Say that what came of the decisions at these steps will not be known."""
-        self._host["truncated"][t, env_ids] = True
-
-    def carry(self, other: RolloutStorage, t: np.ndarray, env_ids: np.ndarray) -> None:
-        """Take over decisions that `other` holds at steps `t`, as these environments' first."""
-        self._has_older = True
-        steps, ids = (torch.from_numpy(x).to(self.device) for x in (t, env_ids))  # sync: a few
-        for mine, given in zip(self._decisions(), other._decisions(), strict=True):
-            mine[0, ids] = given[steps, ids]
-
-    def _decisions(self) -> list[Tensor]:
-        kept = self._rollout
-        rest = (kept.action, kept.action_mask, kept.behaviour_log_prob, kept.policy_version)
-        return [*kept.obs.values(), *(field for field in rest if field is not None)]
-
     def end(self, last_obs: DeviceObs) -> None:
         """The rollout is full; `last_obs` is what the last steps led to."""
-        for name, staged in self._staged.items():
-            getattr(self._rollout, name)[: self.capacity].copy_(staged, non_blocking=True)
         for leaf, value in last_obs.items():
-            self._last_obs[leaf].copy_(value)  # sync: once a rollout
+            self._last_obs[leaf].copy_(value)  # sync: once a rollout, where it is on the host
 
     def judged_by(self, policy: Policy, version: int) -> Rollout:
         """The rollout as far as it goes, with `policy`'s values; until the next one is begun.
@@ -157,7 +112,7 @@ class RolloutStorage:
         """
         acted = version == self.version and not self._has_older
         kept = self._as_far_as_it_goes()
-        steps = max(1, _ROWS_AT_ONCE // self.n_envs)
+        steps = max(1, self.rows_at_once // self.n_envs)
         for t in range(0, len(kept.value), steps):
             some = {leaf: rows[t : t + steps].flatten(0, 1) for leaf, rows in kept.obs.items()}
             value = kept.value[t : t + steps].view(-1)
@@ -176,33 +131,17 @@ class RolloutStorage:
         self._judge_finals(policy)
         return kept._replace(log_prob=kept.behaviour_log_prob) if acted else kept
 
-    def _as_far_as_it_goes(self) -> Rollout:
-        """Without rows that nobody came to; and which n_steps * n_envs of the others to take."""
-        valid, budget, chosen = self._host["valid"], self.n_steps * self.n_envs, None
-        longest = self.n_steps
-        if self.capacity > self.n_steps:
-            came = (valid | self._host["truncated"]).any(1)
-            longest = max(longest, int(came.sum()))
-            order = np.argsort(~valid[:longest].ravel(), kind="stable")[:budget]
-            chosen = torch.from_numpy(np.sort(order)).to(self.device)  # sync: once a rollout
+    def _as_far_as_it_goes(self, steps: int | None = None, chosen: Tensor | None = None) -> Rollout:
+        """The first `steps` (n_steps), of which the rows `chosen` (all) are to be learned from."""
+        steps = steps or self.n_steps
         first: dict[str, Any] = {
-            name: field[:longest] if isinstance(field, Tensor) else field
+            name: field[:steps] if isinstance(field, Tensor) else field
             for name, field in self._rollout._asdict().items()
         }
-        obs = {leaf: value[:longest] for leaf, value in self._rollout.obs.items()}
+        obs = {leaf: value[:steps] for leaf, value in self._rollout.obs.items()}
         last_value = self._rollout.last_value
         return Rollout(**first | {"obs": obs, "last_value": last_value, "chosen": chosen})
 
     def _judge_finals(self, policy: Policy) -> None:
         """V(final_obs) where an episode was truncated."""
-        final_value = self._rollout.final_value.zero_().view(-1)
-        if not self._finals:
-            return
-        flat = torch.from_numpy(np.concatenate([places for places, _ in self._finals]))
-        for some in torch.arange(len(flat)).split(_ROWS_AT_ONCE):
-            seen = {}
-            for leaf in self._last_obs:
-                rows = np.concatenate([obs[leaf] for _, obs in self._finals])
-                seen[leaf] = torch.from_numpy(rows)[some].to(self.device)  # sync: pageable memory
-            place = flat[some].to(self.device)  # sync: likewise
-            final_value.index_copy_(0, place, policy.value(seen))
+        raise NotImplementedError

@@ -36,7 +36,7 @@ from stoker.pools.open import open_pool
 from stoker.pools.process import ProcessPool
 from stoker.pools.spaces import describe_env
 from stoker.pools.vector import VectorPool
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.train import devices
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.sizes import capacity, check_fit, may_overlap, with_in_flight, with_n_envs
@@ -214,22 +214,22 @@ def _make_collector(
     """In step, or overlapped; with `auto`, pools that step elsewhere are tried both ways."""
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
-    size, clock = RolloutStorage.size(*shape), PhaseClock()
+    size, clock = StagedStorage.size(*shape), PhaseClock()
     rows = capacity(config) if elsewhere else config.ppo.n_steps
     if not may_overlap(config, elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
         gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
-        in_step = InStepCollector(gatherer, RolloutStorage(*shape, device))
+        in_step = InStepCollector(gatherer, StagedStorage(*shape, device))
         return _Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
     acting, collect_clock = make_policy(pool.spec, config, device), PhaseClock()
     given = (pool, acting, collect_clock, config.run.seed, device)
     oldest = config.env.max_lag if config.env.pool == "io" else 0
     gatherer = FreeGatherer(*given, oldest=oldest) if elsewhere else Gatherer(*given)
     storages = (
-        RolloutStorage(*shape, device, rows),
-        RolloutStorage(*shape, device, rows),
+        StagedStorage(*shape, device, rows),
+        StagedStorage(*shape, device, rows),
     )
-    size = RolloutStorage.size(pool.spec, rows, pool.n_envs)
+    size = StagedStorage.size(pool.spec, rows, pool.n_envs)
     overlapped = OverlappedCollector(
         gatherer, storages, Weights(policy, acting), clock, ahead=mode == "overlap"
     )

@@ -15,7 +15,7 @@ from stoker.collect.in_step import InStepCollector
 from stoker.monitor.phases import PhaseClock
 from stoker.pools.inline import InlinePool
 from stoker.pools.spaces import describe_env
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import PLAIN, Clock, DeviceObs, Policy, PolicyOutput, Pool, Rollout
 
 EPISODE = 100.0
@@ -66,7 +66,7 @@ def in_step(pool: Pool, policy: Policy, steps: int, clock: Clock | None = None) 
     """A collector in step, of rollouts of so many steps, on the CPU."""
     device = torch.device("cpu")
     gatherer = Gatherer(pool, policy, clock or PhaseClock(), 0, device)
-    return InStepCollector(gatherer, RolloutStorage(pool.spec, steps, pool.n_envs, device))
+    return InStepCollector(gatherer, StagedStorage(pool.spec, steps, pool.n_envs, device))
 
 
 def collected(collector: InStepCollector) -> Rollout:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from stoker.collect import gather
 from stoker.collect.gather import FreeGatherer, Gathered
 from stoker.monitor.phases import PhaseClock
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import PLAIN, Rollout
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ class Bench:
         self.gatherer = FreeGatherer(
             self.pool, RowByRowPolicy(), PhaseClock(), 0, CPU, oldest=oldest
         )
-        self._storages = [RolloutStorage(self.pool.spec, STEPS, ENVS, CPU, 3 * STEPS) for _ in "ab"]
+        self._storages = [StagedStorage(self.pool.spec, STEPS, ENVS, CPU, 3 * STEPS) for _ in "ab"]
         self.version = -1
 
     def fill(self) -> tuple[Rollout, Gathered]:

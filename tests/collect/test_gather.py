@@ -22,7 +22,7 @@ from stoker.collect import gather
 from stoker.collect.gather import FreeGatherer, Gathered, Gatherer, GatheringInterruptedError
 from stoker.config.schema import PPOSettings
 from stoker.monitor.phases import PhaseClock
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import PLAIN, Rollout
 
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ class Bench:
     def __init__(self, kind: type[Gatherer] = FreeGatherer, **pool: Any) -> None:
         self.pool = ScriptedPool(ENVS, **{"kinds": KINDS, **pool})
         self.gatherer = kind(self.pool, RowByRowPolicy(), PhaseClock(), 0, CPU)
-        self._storage = RolloutStorage(self.pool.spec, STEPS, ENVS, CPU)
+        self._storage = StagedStorage(self.pool.spec, STEPS, ENVS, CPU)
 
     def fill(self, version: int = 0) -> Filled:
         self.gatherer.begin(self._storage, version)
@@ -479,7 +479,7 @@ def test_a_gatherer_restored_while_one_is_late_waits_for_nobody_from_before() ->
 def test_a_rollout_that_is_not_wanted_any_more_is_given_up(kind: type[Gatherer], sent: int) -> None:
     bench = Bench(kind)
     asked = iter([True, True, False])
-    storage = RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU)
+    storage = StagedStorage(bench.pool.spec, STEPS, ENVS, CPU)
     bench.gatherer.begin(storage, 0)
     with pytest.raises(GatheringInterruptedError):
         bench.gatherer.complete(storage, wanted=lambda: next(asked))
@@ -489,7 +489,7 @@ def test_a_rollout_that_is_not_wanted_any_more_is_given_up(kind: type[Gatherer],
 def test_a_rollout_is_given_up_also_while_nobody_answers() -> None:
     bench = Bench(delays={(env, 1): NEVER for env in EVERYONE})
     asked = iter([True] * 50 + [False])
-    storage = RolloutStorage(bench.pool.spec, STEPS, ENVS, CPU)
+    storage = StagedStorage(bench.pool.spec, STEPS, ENVS, CPU)
     bench.gatherer.begin(storage, 0)
     with pytest.raises(GatheringInterruptedError):
         bench.gatherer.complete(storage, wanted=lambda: next(asked))
@@ -501,7 +501,7 @@ class Roomy(Bench):
 
     def __init__(self, **pool: Any) -> None:
         super().__init__(**pool)
-        self._storage = RolloutStorage(self.pool.spec, STEPS, ENVS, CPU, capacity=2 * STEPS)
+        self._storage = StagedStorage(self.pool.spec, STEPS, ENVS, CPU, capacity=2 * STEPS)
 
 
 def test_where_there_is_room_others_make_the_steps_that_one_does_not() -> None:

@@ -21,7 +21,7 @@ from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.inline import InlinePool
 from stoker.pools.spaces import describe_env
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import Rollout
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def cartpole(seed: int) -> Iterator[InStepCollector]:
     policy.seed(seed, CPU)
     with InlinePool(lambda: gymnasium.make("CartPole-v1"), spec, ENVS) as pool:
         gatherer = Gatherer(pool, policy, PhaseClock(), seed, CPU)
-        yield InStepCollector(gatherer, RolloutStorage(spec, STEPS, ENVS, CPU))
+        yield InStepCollector(gatherer, StagedStorage(spec, STEPS, ENVS, CPU))
 
 
 def collect(collector: InStepCollector) -> Rollout:

@@ -26,7 +26,7 @@ from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.inline import InlinePool
 from stoker.pools.spaces import describe_env
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import PLAIN, Rollout, StepBatch
 
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ class Bench:
         self.policy, acting = RowByRowPolicy(), RowByRowPolicy()
         self.clock, self.collect_clock = PhaseClock(), PhaseClock()
         gatherer = FreeGatherer(pool, acting, self.collect_clock, 0, CPU)
-        first, second = (RolloutStorage(pool.spec, STEPS, pool.n_envs, CPU) for _ in range(2))
+        first, second = (StagedStorage(pool.spec, STEPS, pool.n_envs, CPU) for _ in range(2))
         weights = Weights(Module(self.policy), Module(acting))
         self.collector = OverlappedCollector(gatherer, (first, second), weights, self.clock, ahead)
 
@@ -316,7 +316,7 @@ def cartpole_run(
     rollouts = []
     with InlinePool(lambda: gymnasium.make("CartPole-v1"), spec, 3) as pool:
         gatherer = kind(pool, acting, PhaseClock(), seed, CPU)
-        first, second = (RolloutStorage(spec, 50, 3, CPU) for _ in range(2))
+        first, second = (StagedStorage(spec, 50, 3, CPU) for _ in range(2))
         weights = Weights(policy, acting)
         collector = OverlappedCollector(gatherer, (first, second), weights, PhaseClock())
         for _ in range(4):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.types import (
     PLAIN,
     ActionSpec,
@@ -64,9 +64,7 @@ def on_device(obs: dict[str, np.ndarray]) -> DeviceObs:
 Index = int | slice | np.ndarray | Tensor
 
 
-def decide(
-    storage: RolloutStorage, t: Index, place: Index, spec: EnvSpec, mark: np.ndarray
-) -> None:
+def decide(storage: StagedStorage, t: Index, place: Index, spec: EnvSpec, mark: np.ndarray) -> None:
     """What the policy sees and does bears these marks; its log-probability a quarter more."""
     dtype = np.float32 if spec.action.continuous else np.int64
     action = torch.from_numpy(np.repeat(mark[:, None], spec.action.width, axis=1).astype(dtype))
@@ -76,7 +74,7 @@ def decide(
     storage.write_decision(t, place, obs, mask, PolicyOutput(action, log_prob))
 
 
-def write(storage: RolloutStorage, t: int, spec: EnvSpec, plus: int = 0) -> None:
+def write(storage: StagedStorage, t: int, spec: EnvSpec, plus: int = 0) -> None:
     mark = marks(t) + plus
     decide(storage, t, EVERYONE, spec, mark)
     storage.write_outcome(t, outcome(spec, mark))
@@ -128,15 +126,15 @@ class MarkReader:
         return leaf.reshape(len(leaf), -1)[:, 0].to(torch.float32) + 0.5
 
 
-def filled(spec: EnvSpec, storage: RolloutStorage | None = None, plus: int = 0) -> Rollout:
-    storage = storage or RolloutStorage(spec, T, N, CPU)
+def filled(spec: EnvSpec, storage: StagedStorage | None = None, plus: int = 0) -> Rollout:
+    storage = storage or StagedStorage(spec, T, N, CPU)
     storage.begin(version=100 + plus)
     for t in range(T):
         write(storage, t, spec, plus)
     return ended(storage, spec)
 
 
-def ended(storage: RolloutStorage, spec: EnvSpec) -> Rollout:
+def ended(storage: StagedStorage, spec: EnvSpec) -> Rollout:
     """The rollout as the policy that acted judges it."""
     storage.end(last_obs(spec))
     return storage.judged_by(MarkReader(), storage.version)
@@ -150,7 +148,7 @@ def last_obs(spec: EnvSpec) -> DeviceObs:
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
 @pytest.mark.parametrize("plus", [0, 8])
 def test_every_transition_is_there_once_and_lines_up(spec: EnvSpec, plus: int) -> None:
-    storage = RolloutStorage(spec, T, N, CPU)
+    storage = StagedStorage(spec, T, N, CPU)
     if plus:
         filled(spec, storage)  # a rollout before, of which nothing may be left
     rollout = filled(spec, storage, plus)
@@ -181,7 +179,7 @@ def test_every_transition_is_there_once_and_lines_up(spec: EnvSpec, plus: int) -
 
 def test_the_rollout_keeps_no_hold_of_what_it_was_given() -> None:
     """Pools overwrite their rows in the next step."""
-    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage = StagedStorage(PLAIN_BOX, T, N, CPU)
     host, last = np.full((N, 7), 1.0, np.float32), np.full((N, 7), 3.0, np.float32)
     given = outcome(PLAIN_BOX, np.array([1, 7, 13]))  # all truncated
     output = PolicyOutput(torch.zeros(N, 4), torch.zeros(N))
@@ -203,7 +201,7 @@ def test_the_rollout_keeps_no_hold_of_what_it_was_given() -> None:
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
 def test_final_values_stand_where_episodes_were_truncated_and_nowhere_else(spec: EnvSpec) -> None:
     """Also where several steps' final observations are judged in one pass; none where invalid."""
-    storage = RolloutStorage(spec, T, N, CPU)
+    storage = StagedStorage(spec, T, N, CPU)
     rollout = filled(spec, storage)
     mark = torch.arange(T * N)
     bootstrapped = (mark % 3 == 1) & (mark % 5 != 0)
@@ -217,7 +215,7 @@ def test_final_values_stand_where_episodes_were_truncated_and_nowhere_else(spec:
     assert (ended(storage, spec).final_value == 0).all()
 
 
-def write_step(storage: RolloutStorage, t: int, spec: EnvSpec) -> None:
+def write_step(storage: StagedStorage, t: int, spec: EnvSpec) -> None:
     """A valid transition of everyone that ends no episode."""
     decide(storage, t, EVERYONE, spec, marks(t))
     storage.write_outcome(t, plain_outcome(spec, marks(t)))
@@ -234,7 +232,7 @@ def plain_outcome(
 def test_final_observations_are_judged_in_one_pass_and_in_no_more_rows_than_are_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage = StagedStorage(PLAIN_BOX, T, N, CPU)
     storage.begin(0)
     for t in range(T):
         decide(storage, t, EVERYONE, PLAIN_BOX, marks(t))
@@ -243,7 +241,7 @@ def test_final_observations_are_judged_in_one_pass_and_in_no_more_rows_than_are_
     storage.end(last_obs(PLAIN_BOX))
     finals, values = 8, {}
     for at_once in (8192, finals, 3, 1):
-        monkeypatch.setattr("stoker.storage.rollout._ROWS_AT_ONCE", at_once)
+        monkeypatch.setattr(StagedStorage, "rows_at_once", at_once)
         reader = MarkReader()
         values[at_once] = storage.judged_by(reader, 0).final_value.clone()
         passes = -(-finals // at_once)
@@ -261,12 +259,12 @@ def test_final_observations_are_judged_in_one_pass_and_in_no_more_rows_than_are_
 def test_values_do_not_depend_on_how_many_rows_are_judged_at_once(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = RolloutStorage(DICT, T, N, CPU)
+    storage = StagedStorage(DICT, T, N, CPU)
     filled(DICT, storage)
     whole = storage.judged_by(MarkReader(), version)
     value, log_prob = whole.value.clone(), whole.log_prob.clone()
     for rows in (1, N, 2 * N + 1, 3 * N):
-        monkeypatch.setattr("stoker.storage.rollout._ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(StagedStorage, "rows_at_once", rows)
         whole.value.zero_()
         judged = storage.judged_by(MarkReader(), version)
         assert torch.equal(judged.value, value)
@@ -275,7 +273,7 @@ def test_values_do_not_depend_on_how_many_rows_are_judged_at_once(
 
 def test_the_version_that_acted_is_judged_by_its_own_log_probabilities() -> None:
     """Those that it acted with, to the bit, without asking it again."""
-    storage, reader = RolloutStorage(DICT, T, N, CPU), MarkReader()
+    storage, reader = StagedStorage(DICT, T, N, CPU), MarkReader()
     filled(DICT, storage)
     rollout = storage.judged_by(reader, 100)
     assert torch.equal(rollout.log_prob, rollout.behaviour_log_prob)
@@ -284,7 +282,7 @@ def test_the_version_that_acted_is_judged_by_its_own_log_probabilities() -> None
 
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
 def test_another_version_is_asked_for_the_log_probability_of_what_was_done(spec: EnvSpec) -> None:
-    storage, reader = RolloutStorage(spec, T, N, CPU), MarkReader()
+    storage, reader = StagedStorage(spec, T, N, CPU), MarkReader()
     in_step = filled(spec, storage)
     value, final_value = in_step.value.clone(), in_step.final_value.clone()
     rollout = storage.judged_by(reader, 101)
@@ -300,7 +298,7 @@ def test_another_version_is_asked_for_the_log_probability_of_what_was_done(spec:
 
 
 def test_a_row_without_an_outcome_is_a_gap() -> None:
-    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage = StagedStorage(PLAIN_BOX, T, N, CPU)
     filled(PLAIN_BOX, storage)  # a rollout before, of which nothing may be left
     storage.begin(1)
     for t in range(T):
@@ -319,7 +317,7 @@ def test_a_row_without_an_outcome_is_a_gap() -> None:
 
 
 def test_steps_taken_are_the_rows_that_are_transitions() -> None:
-    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage = StagedStorage(PLAIN_BOX, T, N, CPU)
     filled(PLAIN_BOX, storage)
     assert storage.steps_taken == sum(mark % 5 != 0 for mark in range(T * N))
     storage.begin(1)
@@ -328,7 +326,7 @@ def test_steps_taken_are_the_rows_that_are_transitions() -> None:
 
 def test_outcomes_are_written_to_the_step_of_each_environment() -> None:
     """Environment 2 comes back at step 3 with what came of step 1; final values go there too."""
-    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage = StagedStorage(PLAIN_BOX, T, N, CPU)
     storage.begin(0)
     for t in range(T):
         decide(storage, t, EVERYONE, PLAIN_BOX, marks(t))
@@ -348,7 +346,7 @@ def test_outcomes_are_written_to_the_step_of_each_environment() -> None:
 
 
 def test_outcomes_in_ranges_or_in_another_order_go_to_the_environments_they_name() -> None:
-    ranges, mixed = (RolloutStorage(PLAIN_BOX, T, N, CPU) for _ in range(2))
+    ranges, mixed = (StagedStorage(PLAIN_BOX, T, N, CPU) for _ in range(2))
     for storage in (ranges, mixed):
         storage.begin(100)
     order = [2, 0, 1]
@@ -369,7 +367,7 @@ def check_same(first: Rollout, second: Rollout) -> None:
 
 
 def test_a_cut_is_truncated_not_valid_and_bootstraps_from_nothing() -> None:
-    storage = RolloutStorage(PLAIN_BOX, T, N, CPU)
+    storage = StagedStorage(PLAIN_BOX, T, N, CPU)
     storage.begin(0)
     for t in range(T):
         decide(storage, t, EVERYONE, PLAIN_BOX, marks(t))
@@ -389,7 +387,7 @@ def test_a_cut_is_truncated_not_valid_and_bootstraps_from_nothing() -> None:
     assert not filled_quietly(storage).truncated.any()
 
 
-def filled_quietly(storage: RolloutStorage) -> Rollout:
+def filled_quietly(storage: StagedStorage) -> Rollout:
     storage.begin(1)
     for t in range(T):
         write_step(storage, t, PLAIN_BOX)
@@ -402,7 +400,7 @@ def test_decisions_of_groups_and_with_a_step_each_are_those_of_all_with_a_number
     spec: EnvSpec, kind: Callable[[list[int]], Index]
 ) -> None:
     """Each at its own pace, in any order; a captured write takes its steps from the device."""
-    whole, groups, each = (RolloutStorage(spec, T, N, CPU) for _ in range(3))
+    whole, groups, each = (StagedStorage(spec, T, N, CPU) for _ in range(3))
     for storage in (whole, groups, each):
         storage.begin(0)
     for t in range(T):
@@ -422,7 +420,7 @@ def test_decisions_of_groups_and_with_a_step_each_are_those_of_all_with_a_number
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
 def test_decisions_that_are_not_wanted_go_after_the_last_row_and_are_nowhere(spec: EnvSpec) -> None:
     """A captured write is always of everyone."""
-    wanted, everyone = (RolloutStorage(spec, T, N, CPU) for _ in range(2))
+    wanted, everyone = (StagedStorage(spec, T, N, CPU) for _ in range(2))
     for storage in (wanted, everyone):
         storage.begin(0)
     for t in range(T):
@@ -438,13 +436,13 @@ def test_decisions_that_are_not_wanted_go_after_the_last_row_and_are_nowhere(spe
 
 @pytest.mark.parametrize("spec", [DICT, PLAIN_BOX], ids=["dict", "plain"])
 def test_size_is_what_is_allocated(spec: EnvSpec) -> None:
-    storage = RolloutStorage(spec, T, N, CPU)
+    storage = StagedStorage(spec, T, N, CPU)
     filled(spec, storage)
     rollout = storage.judged_by(MarkReader(), 101)
     tensors = [*rollout.obs.values(), *(x for x in rollout if isinstance(x, Tensor))]
     tensors += last_obs(spec).values()  # of which the storage keeps a copy
     allocated = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-    assert RolloutStorage.size(spec, T, N) == allocated
+    assert StagedStorage.size(spec, T, N) == allocated
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import stoker
 from stoker.collect import acting, gather
 from stoker.config import resolve
 from stoker.learn.learner import LearnReport
-from stoker.storage.rollout import RolloutStorage
+from stoker.storage.staged import StagedStorage
 from stoker.train.build import Parts, build
 from stoker.train.loop import run
 from stoker.train.session import Session
@@ -165,7 +165,7 @@ def test_captured_acting_acts_for_any_environments_at_a_step_each(env: str) -> N
     for kind in (acting.CapturedActing, acting.Acting):
         parts = parts_for(env, precision="fp32")
         gatherer = parts.collector.gatherer
-        storage = RolloutStorage(gatherer.pool.spec, 3, 4, parts.device)
+        storage = StagedStorage(gatherer.pool.spec, 3, 4, parts.device)
         own = kind(gatherer.pool, gatherer.policy, parts.device)
         with gatherer.on_its_stream():
             storage.begin(0)

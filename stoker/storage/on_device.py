@@ -1,0 +1,24 @@
+"""A rollout whose environments step on the device."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from stoker.storage.rollout import RolloutStorage
+from stoker.types import Policy, TensorBatch
+
+
+class DeviceStorage(RolloutStorage):
+    """Outcomes are written where they arise. Every row has one."""
+
+    def write_outcome(self, t: int, batch: TensorBatch, final_value: Tensor) -> None:
+        """What came of step `t`, with V(final_obs) of every environment."""
+        kept = self._rollout
+        kept.reward[t] = batch.reward
+        kept.terminated[t] = batch.terminated
+        kept.truncated[t] = batch.truncated
+        kept.final_value[t] = final_value * batch.truncated
+        kept.valid[t] = True
+
+    def _judge_finals(self, policy: Policy) -> None:
+        """They were judged as they were seen: by the same weights, as this is in step."""
