@@ -1,0 +1,140 @@
+"""Collection where environments are tensors: nothing leaves the device until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stoker.pools.tensor import TensorPool
+from stoker.storage.on_device import DeviceStorage
+from stoker.types import Clock, Policy, TensorBatch
+
+_WINDOW = 100  # episodes, as Stable-Baselines3 averages them
+_NOT_OURS = ("busy", "noise_rng")
+
+
+class DeviceCollector:
+    """Fills a rollout when asked to, in step with the learner. Same seed, same bits."""
+
+    ahead, late = False, 0
+
+    def __init__(
+        self, pool: TensorPool, policy: Policy, storage: DeviceStorage, clock: Clock, seed: int
+    ) -> None:
+        self.pool, self.policy, self.seed = pool, policy, seed
+        self.version = self.steps = 0
+        self._storage, self._clock = storage, clock
+        self.episodes = DeviceEpisodes(pool.n_envs, pool.device)
+        self._metrics = DeviceMeans(pool.spec.metric_names, pool.device)
+        pool.begin(seed)
+
+    @torch.no_grad()
+    def collect(self, last: bool = False) -> DeviceStorage:
+        """A full rollout; `last` says that no other is wanted soon."""
+        storage, pool, policy = self._storage, self.pool, self.policy
+        everyone = slice(None)
+        with self._clock.phase("env"):
+            storage.begin(self.version)
+            noise = policy.draw_noise(storage.n_steps * storage.n_envs)
+            for t, drawn in enumerate(noise.unflatten(0, (storage.n_steps, storage.n_envs))):
+                obs = pool.obs
+                decided = policy.act(obs, None, drawn)
+                storage.write_decision(t, everyone, obs, None, decided)
+                batch = pool.advance(decided.action)
+                storage.write_outcome(t, batch, policy.value(batch.final_obs))
+                self.episodes.take(batch)
+                self._metrics.take(batch.metrics)
+            storage.end(pool.obs)
+        self.steps = storage.steps_taken
+        return storage
+
+    def publish(self) -> None:
+        """The policy's weights have changed. Here it acts with the very same ones."""
+        self.version += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Of episodes, and the means of what environments reported since the last call."""
+        return {**self.episodes.metrics(), **self._metrics.means()}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Where environments and noise stand, by name."""
+        held = {**self.pool.state(), **self.episodes.state()}
+        state = {name: value.cpu().numpy() for name, value in held.items()}  # sync: a checkpoint
+        busy = np.zeros(self.pool.n_envs, bool)
+        return state | {"busy": busy, "noise_rng": self.policy.generator.get_state().numpy()}
+
+    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Go on from `state()`: everyone stands where it stood, so nobody began anew."""
+        self.policy.generator.set_state(torch.from_numpy(state["noise_rng"]))
+        held = {name: torch.from_numpy(v) for name, v in state.items() if name not in _NOT_OURS}
+        self.episodes.restore(held)
+        self.pool.restore(held)
+        return np.empty(0, np.int64)
+
+    def close(self) -> None:
+        """Nothing runs between two calls."""
+
+
+class DeviceEpisodes:
+    """Returns and lengths of running episodes, and of the last hundred that ended, in tensors."""
+
+    def __init__(self, n_envs: int, device: torch.device) -> None:
+        self._running = torch.zeros(2, n_envs, dtype=torch.float64, device=device)
+        # One place too many: what is not wanted goes there.
+        self._ended = torch.zeros(2, _WINDOW + 1, dtype=torch.float64, device=device)
+        self._count = torch.zeros((), dtype=torch.int64, device=device)
+
+    def take(self, batch: TensorBatch) -> None:
+        """Count a step of everyone."""
+        self._running += torch.stack((batch.reward.double(), torch.ones_like(self._running[1])))
+        over = batch.terminated | batch.truncated
+        rank = self._count + over.cumsum(0)  # of an episode that ends here, among all
+        total = rank[-1]
+        wanted = over & (rank > total - _WINDOW)
+        place = torch.where(wanted, rank % _WINDOW, _WINDOW)
+        self._ended.index_copy_(1, place, self._running)
+        self._running *= ~over
+        self._count.copy_(total)
+
+    def metrics(self) -> dict[str, float]:
+        """SB3's names; nothing until an episode has ended."""
+        kept = self._count.clamp(max=_WINDOW)
+        # Those kept lie from 1 on, until the window is full; then 0 is one of them, too.
+        place = torch.arange(_WINDOW, device=kept.device)
+        known = (place > 0) & (place <= kept) | (kept == _WINDOW)
+        sums = (self._ended[:, :_WINDOW] * known).sum(1)
+        reward, length, count = torch.stack((*sums, kept.double())).tolist()  # sync: when logging
+        if not count:
+            return {}
+        return {"rollout/ep_rew_mean": reward / count, "rollout/ep_len_mean": length / count}
+
+    def state(self) -> dict[str, Tensor]:
+        return {"running": self._running, "ended": self._ended, "episodes": self._count}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        for name, mine in self.state().items():
+            mine.copy_(state[name])
+
+
+class DeviceMeans:
+    """Means of what environments report of themselves, over the steps that report it."""
+
+    def __init__(self, names: Iterable[str], device: torch.device) -> None:
+        self._names = tuple(names)
+        self._sums = torch.zeros(2, len(self._names), dtype=torch.float64, device=device)
+
+    def take(self, metrics: dict[str, Tensor]) -> None:
+        if self._names:
+            values = torch.stack([metrics[name] for name in self._names])
+            known = values.isfinite()
+            self._sums[0] += torch.where(known, values, 0.0).sum(1, dtype=torch.float64)
+            self._sums[1] += known.sum(1)
+
+    def means(self) -> dict[str, float]:
+        sums, counts = self._sums.tolist()  # sync: when logging
+        self._sums.zero_()
+        found = zip(self._names, sums, counts, strict=True)
+        return {f"env/{name}": total / count for name, total, count in found if count}

@@ -1,0 +1,186 @@
+"""The tensor pool: environments that are a tensor program, all stepped at once on their device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stoker.pools.base import BasePool
+from stoker.pools.draws import TensorRng, key_of
+from stoker.pools.spaces import describe
+from stoker.types import (
+    PLAIN,
+    ActionSpec,
+    DeviceObs,
+    EnvSpec,
+    EpisodeJournal,
+    HostObs,
+    StepBatch,
+    TensorBatch,
+    TensorEnv,
+    TensorState,
+)
+
+
+def describe_tensor_env(name: str, env: TensorEnv) -> EnvSpec:
+    """The spec of a tensor environment."""
+    names = getattr(env, "metric_names", ())
+    return describe(name, env.observation_space, env.action_space, {}, names)
+
+
+class TensorPool(BasePool):
+    """N environments whose state lives on `device`. `advance` steps them without leaving it.
+
+    For whoever has NumPy arrays there is `step`, and `send` and `recv` for some of them, as in
+    every pool. Random numbers follow from the seed, the environment and the count of steps.
+    """
+
+    def __init__(self, env: TensorEnv, spec: EnvSpec, n_envs: int, device: torch.device) -> None:
+        super().__init__(spec, n_envs)
+        self.env, self.device = env, device
+        self._decode = ActionDecoder(spec.action, device)
+        self._ids = torch.arange(n_envs, device=device)
+        self._keys = torch.zeros_like(self._ids)
+        self._count = torch.zeros((), dtype=torch.int64, device=device)
+        self._state: TensorState = {}
+        self._obs: DeviceObs = {}
+        self._sent: np.ndarray | None = None
+        self._answer: StepBatch | None = None
+
+    @property
+    def obs(self) -> DeviceObs:
+        """What every environment sees, [N, ...], on the device."""
+        return self._obs
+
+    def begin(self, seed: int) -> None:
+        """Start every environment."""
+        self._keys.copy_(key_of(torch.full_like(self._ids, seed)))
+        self._count.zero_()
+        self._state = self.env.initial(self.n_envs, self._rng(self._ids))
+        self._obs = self._observe(self._state)
+
+    @torch.no_grad()
+    def advance(self, actions: Tensor) -> TensorBatch:
+        """Step everyone with policy actions [N, A]."""
+        self._state, batch = self._stepped(self._state, actions, self._ids)
+        self._obs = batch.obs
+        return batch
+
+    def state(self) -> dict[str, Tensor]:
+        """Where everyone stands, by name; go on from it with `restore`."""
+        return {"count": self._count.clone(), "keys": self._keys.clone()} | {
+            f"state.{name}": value.clone() for name, value in self._state.items()
+        }
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Stand where `state()` was taken."""
+        self._count.copy_(state["count"])
+        self._keys.copy_(state["keys"])
+        self._state = {
+            name.removeprefix("state."): value.to(self.device)
+            for name, value in state.items()
+            if name.startswith("state.")
+        }
+        self._obs = self._observe(self._state)
+
+    def _stepped(
+        self, state: TensorState, actions: Tensor, ids: Tensor
+    ) -> tuple[TensorState, TensorBatch]:
+        """One step of the environments `ids`; where an episode is over, the next one begins."""
+        self._count += 1
+        rng = self._rng(ids)
+        led_to = self.env.step(state, self._decode(actions), rng)
+        fresh = self.env.initial(len(ids), rng)
+        terminated = led_to.terminated
+        truncated = led_to.truncated & ~terminated
+        over = terminated | truncated
+        state = {name: _where(over, fresh[name], value) for name, value in led_to.state.items()}
+        final_obs, obs = self._observe(led_to.state), self._observe(state)
+        metrics = dict(led_to.metrics)
+        return state, TensorBatch(obs, led_to.reward, terminated, truncated, final_obs, metrics)
+
+    def _rng(self, ids: Tensor) -> TensorRng:
+        return TensorRng(self._keys[ids], ids, self._count)
+
+    def _observe(self, state: TensorState) -> DeviceObs:
+        seen = self.env.observe(state)
+        return {PLAIN: seen} if isinstance(seen, Tensor) else seen
+
+    # For whoever is on the host.
+
+    def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
+        """Start every environment. Where they stand is kept by `state`, not in a journal."""
+        assert journal is None
+        self.begin(seed)
+        nothing = torch.zeros(self.n_envs, device=self.device)
+        never = nothing.bool()
+        unknown = {name: nothing + torch.nan for name in self.spec.metric_names}
+        first = TensorBatch(self._obs, nothing, never, never, self._obs, unknown)
+        return _on_host(first, self._everyone)
+
+    def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
+        """Step the environments `env_ids` with policy actions [n, A]; `recv` gives the answer."""
+        ids = torch.from_numpy(env_ids).to(self.device)
+        some = {name: value[ids] for name, value in self._state.items()}
+        with torch.no_grad():
+            led_to, batch = self._stepped(some, torch.from_numpy(actions).to(self.device), ids)
+        for whole, part in ((self._state, led_to), (self._obs, batch.obs)):
+            for name, value in part.items():
+                whole[name] = whole[name].index_copy(0, ids, value)
+        self._answer = _on_host(batch, env_ids)
+
+    def recv(
+        self, at_least: int, among: slice | None = None, patience: float | None = None
+    ) -> StepBatch:
+        """What came of the last `send`."""
+        assert self._answer is not None
+        return self._answer
+
+    @property
+    def seen(self) -> tuple[HostObs, None]:
+        """See `types.Pool`; copies."""
+        return {leaf: value.cpu().numpy() for leaf, value in self._obs.items()}, None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class ActionDecoder:
+    """Policy actions [n, A] as a tensor environment takes them; `spaces.ActionCodec` on a device.
+
+    The bounds are made once: to make a tensor of Python's numbers in a step would wait for the GPU.
+    """
+
+    def __init__(self, spec: ActionSpec, device: torch.device) -> None:
+        self._spec = spec
+        self._start = torch.tensor(spec.start, dtype=torch.int64, device=device)
+        low, high = (torch.tensor(bound, device=device) for bound in (spec.low, spec.high))
+        finite = low.isfinite() & high.isfinite()
+        self._low, self._high = low, high
+        self._centre = torch.where(finite, (low + high) / 2, 0.0)
+        self._half = torch.where(finite, (high - low) / 2, 1.0)
+
+    def __call__(self, actions: Tensor) -> Tensor:
+        if self._spec.continuous:
+            actions = (self._centre + self._half * actions).clamp(self._low, self._high)
+        elif self._spec.nvec:
+            actions = actions + self._start
+        return actions.reshape(len(actions), *self._spec.shape)
+
+
+def _where(over: Tensor, fresh: Tensor, value: Tensor) -> Tensor:
+    return torch.where(over.view(-1, *(1,) * (value.dim() - 1)), fresh, value)
+
+
+def _on_host(batch: TensorBatch, env_ids: np.ndarray) -> StepBatch:
+    def host(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: host(part) for name, part in value.items()}
+        return value.cpu().numpy()  # sync: whoever asked is on the host
+
+    rest = {name: host(value) for name, value in batch._asdict().items()}
+    valid = np.ones(len(env_ids), bool)
+    return StepBatch(env_ids=env_ids.copy(), action_mask=None, valid=valid, **rest)
