@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -54,7 +55,7 @@ class EnvFactory:
         except StokerError:
             raise
         except gymnasium.error.Error as error:
-            raise ConfigError(f"Cannot make {self.name}: {error}{_hint(self.name)}") from error
+            raise ConfigError(f"Cannot make {self.name}: {_reason(self.name, error)}") from error
         except (Exception, SystemExit) as error:
             raise EnvError(
                 f"{self.name} raised {type(error).__name__} while it was made with {self.kwargs}: "
@@ -99,6 +100,11 @@ class EnvFactory:
         module_name, colon, attribute = target.partition(":")
         if colon and (not module_name or module_name.startswith(".")):
             raise ConfigError(f"{target!r} names no module; write module:attr.")
+        if colon and module_name.endswith(".py"):
+            raise ConfigError(
+                f"{target!r} names a file, not a module. Call from the folder that holds it, and "
+                f"write {Path(module_name).stem}:{attribute}."
+            )
         if colon:
             here = os.getcwd()
             if here not in sys.path:  # the console script does not look where it is called
@@ -161,6 +167,8 @@ def _import(name: str) -> Any:
                 "that holds it, or install it."
             )
         raise ConfigError(problem) from error
+    except gymnasium.error.Error as error:  # a package that it needs is not installed
+        raise ConfigError(f"Cannot import {name}: {error}") from error
     except (Exception, SystemExit) as error:
         raise EnvError(
             f"The module {name!r} raised {type(error).__name__} while it was imported: {error}\n"
@@ -168,8 +176,12 @@ def _import(name: str) -> Any:
         ) from error
 
 
-def _hint(name: str) -> str:
-    return _near(name, [key for key in gymnasium.registry if not key.startswith("phys2d/")])
+def _reason(name: str, error: Exception) -> str:
+    """What Gymnasium says; our suggestion names whole ids, so it takes the place of Gymnasium's."""
+    ids = [key for key in gymnasium.registry if not key.startswith("phys2d/")]
+    suggestion = _near(name, ids)
+    said = str(error)
+    return said.partition(" Did you mean")[0] + suggestion if suggestion else said
 
 
 def _near(word: str, known: list[str]) -> str:

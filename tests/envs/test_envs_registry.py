@@ -108,6 +108,12 @@ def test_an_unknown_id_comes_with_a_suggestion() -> None:
     message = why_not("CartPol-v1")
     assert "Cannot make CartPol-v1" in message
     assert "Did you mean CartPole-v1" in message
+    assert message.count("Did you mean") == 1, "Gymnasium's gives way to ours"
+
+
+def test_a_file_is_not_a_module(landers: str) -> None:
+    assert f"write {landers}:Lander." in why_not(f"{landers}.py:Lander")
+    assert f"write {landers}:Lander." in why_not(f"some/where/{landers}.py:Lander")
 
 
 @pytest.mark.parametrize("nonsense", ["zzz", "", "no id at all!", ":", ":Lander", "..up:Lander"])
@@ -165,6 +171,13 @@ def test_a_module_that_misses_a_package_is_not_called_missing(landers: str) -> N
     message = why_not("needy:Env")
     assert "no_such_package_anywhere" in message
     assert "no module 'needy'" not in message
+
+
+def test_a_package_that_gymnasium_misses_is_named_without_a_traceback(landers: str) -> None:
+    Path("heavy.py").write_text(
+        "import gymnasium\nraise gymnasium.error.DependencyNotInstalled('Box3D is not installed')"
+    )
+    assert why_not("heavy:Env") == "Cannot import heavy: Box3D is not installed"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, TypeError, OSError, SystemExit])
