@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bench.record import Cases, Row
+from stoker.runs.reader import read_metrics
 
 SEEDS = range(5)
 AT_ONCE = 5  # both modes share the machine in the same way
@@ -106,15 +107,14 @@ def _train(env: str, steps: str, threshold: float, seed: int, mode: str) -> Trai
             [sys.executable, "-m", "stoker", *words], capture_output=True, text=True, check=True
         )
         outcome: dict[str, Any] = json.loads(ended.stdout)
-        reached = _when_reached(Path(outcome["run"]) / "metrics.jsonl", threshold)
+        reached = _when_reached(Path(outcome["run"]), threshold)
     return Trained(
         outcome["eval_reward"], outcome["wall_s"], reached, outcome["metrics"]["lag/max"]
     )
 
 
-def _when_reached(metrics: Path, threshold: float) -> float | None:
-    for line in metrics.read_text().splitlines():
-        row = json.loads(line)
+def _when_reached(run: Path, threshold: float) -> float | None:
+    for row in read_metrics(run):
         if row.get("rollout/ep_rew_mean", -math.inf) >= threshold:
             return float(row["wall_s"])
     return None

@@ -67,13 +67,12 @@ def summarise(path: Path) -> RunSummary:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of the metrics.jsonl in run folder `path`, or of the file `path`, in order.
+    """The lines of metrics.jsonl of the run at `path`, in order.
 
     A line that is torn or damaged is passed over: the run may be writing it now. No file: [].
     """
-    file = path / METRICS_NAME if path.is_dir() else path
     try:
-        lines = file.read_bytes().splitlines()
+        lines = (path / METRICS_NAME).read_bytes().splitlines()
     except FileNotFoundError:
         return []
     return [entry for line in lines if (entry := parse_line(line)) is not None]

@@ -127,4 +127,3 @@ def test_metrics_are_read_past_torn_and_damaged_lines(tmp_path: Path) -> None:
     (run.path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"env_steps":3,"x":1')
     expected = [{"env_steps": 1, "x": 0.5}, {"env_steps": 2}]
     assert read_metrics(run.path) == expected
-    assert read_metrics(run.path / "metrics.jsonl") == expected
