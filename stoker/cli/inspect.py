@@ -16,6 +16,7 @@ from rich.text import Text
 from stoker.cli.flags import parse
 from stoker.cli.screen import duration
 from stoker.cli.train import find_run
+from stoker.config.numbers import counted
 from stoker.config.presets import PRESETS
 from stoker.config.schema import COUNT
 from stoker.errors import ConfigError
@@ -151,10 +152,10 @@ def evaluate(arguments: list[str]) -> int:
     how = "sampled" if given.stochastic else "most likely"
     print(
         f"{report.mean_reward:.2f} ± {report.std_reward:.2f}: mean reward of "
-        f"{len(report.returns)} episodes with the {how} actions of {checkpoint}"
+        f"{counted(len(report.returns), 'episode')} with the {how} actions of {checkpoint}"
     )
     if report.unfinished:
-        print(f"{report.unfinished} episodes did not end within eval_max_steps and are left out.")
+        print(f"Without {counted(report.unfinished, 'episode')} that went past eval_max_steps.")
     return 0
 
 

@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from stoker.config.numbers import counted
 from stoker.config.schema import Config
 from stoker.runs.strict_json import dumps
 from stoker.train.overlap import Decision
@@ -155,9 +156,11 @@ def _describe_end(outcome: Outcome) -> RenderableType:
     report, trained = outcome.evaluation, outcome.metrics.get("rollout/ep_rew_mean")
     if report is not None and report.returns:
         reward = f"{report.mean_reward:.1f} ± {report.std_reward:.1f}"
-        table.add_row("reward", f"[bold]{reward}[/], mean of {len(report.returns)} evaluations")
+        episodes = counted(len(report.returns), "evaluation")
+        table.add_row("reward", f"[bold]{reward}[/], mean of {episodes}")
     if report is not None and report.unfinished:
-        table.add_row("", f"{report.unfinished} evaluation episodes did not end in time")
+        unfinished = counted(report.unfinished, "evaluation episode")
+        table.add_row("", f"{unfinished} did not end in time")
     table.add_row(
         "in training",
         "unknown: no episode ended" if trained is None else f"{trained:.1f}, last 100 episodes",

@@ -1,4 +1,4 @@
-"""How numbers may be written: `50M`, `1e6`, `64k`, `"1024,512,256"`."""
+"""How numbers may be written, `50M`, `1e6`, `64k`, `"1024,512,256"`, and how they are told."""
 
 from __future__ import annotations
 
@@ -45,3 +45,8 @@ def format_count(value: int) -> str:
         if value and value % scale == 0:
             return f"{value // scale}{suffix}"
     return str(value)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

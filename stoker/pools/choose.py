@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 
+from stoker.config.numbers import counted
 from stoker.errors import EnvError, EpisodeCutError
 from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.rows import Rows
@@ -132,8 +133,8 @@ def choose(
         )
     elif n_envs > 1:
         costs += (
-            f": {n_envs} one after the other {inline * 1e3:.2f} ms, in {workers} worker processes "
-            f"{process * 1e3:.2f} ms"
+            f": {n_envs} one after the other {inline * 1e3:.2f} ms, "
+            f"with {counted(workers, 'worker')} {process * 1e3:.2f} ms"
         )
     reason = costs if asked == "auto" else f"asked for; {costs}"
     if pool == "io":

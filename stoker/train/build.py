@@ -20,6 +20,7 @@ from stoker.collect.gather import FreeGatherer, Gatherer
 from stoker.collect.in_step import InStepCollector
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
+from stoker.config.numbers import counted
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
 from stoker.errors import CheckpointError, ConfigError
@@ -319,7 +320,7 @@ def _pool_of_many(
     choice = choose(found, n_envs, cores, env.n_workers, env.pool)
     unchecked = source.unchecked()  # the one that was tried was checked
     pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env)
-    chosen = choice.pool + (f", {choice.n_workers} workers" if choice.n_workers else "")
+    chosen = choice.pool + (f", {counted(choice.n_workers, 'worker')}" if choice.n_workers else "")
     # Kept in the run: timing it again might choose otherwise, and bits would differ.
     env = dataclasses.replace(env, pool=choice.pool, n_workers=choice.n_workers)
     config = dataclasses.replace(config, env=env)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.config.numbers import format_count, parse_count, parse_sizes
+from stoker.config.numbers import counted, format_count, parse_count, parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,8 @@ def test_sizes_are_read(written: object, meant: tuple[int, ...]) -> None:
 def test_sizes_that_are_none(junk: object) -> None:
     with pytest.raises(ValueError, match="is not a"):
         parse_sizes(junk)
+
+
+def test_one_is_told_apart_from_many() -> None:
+    told = [counted(number, "worker") for number in (0, 1, 2, 1024)]
+    assert told == ["0 workers", "1 worker", "2 workers", "1,024 workers"]

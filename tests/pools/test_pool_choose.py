@@ -41,8 +41,8 @@ def test_the_reason_says_the_figures(pool: str) -> None:
     workers_take = 4 * step + HANDOVER_S + 4 * HANDOVER_PER_WORKER_S
     assert choice.pool == pool
     assert choice.reason == (
-        f"a step takes {step * 1e6:,.0f} us: 16 one after the other {16 * step * 1e3:.2f} ms, in "
-        f"4 worker processes {workers_take * 1e3:.2f} ms"
+        f"a step takes {step * 1e6:,.0f} us: 16 one after the other {16 * step * 1e3:.2f} ms, with "
+        f"4 workers {workers_take * 1e3:.2f} ms"
     )
 
 
