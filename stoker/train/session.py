@@ -317,8 +317,9 @@ class Session:
         except (CheckpointError, OSError) as error:
             if self.counters.best_step == self.counters.env_steps:
                 self.counters.best_reward, self.counters.best_step = self._best_before
-            self.trouble = f"Checkpoint {target.name} could not be written: {error}"
-            warnings.warn(f"{self.trouble}. Training goes on.", stacklevel=2)
+            saved = not isinstance(error, CheckpointError)
+            self.trouble = f"Old checkpoints stay: {error}." if saved else str(error)
+            warnings.warn(f"{self.trouble} Training goes on.", stacklevel=2)
         self.write_status("running")
 
     def _note_best(self) -> None:
