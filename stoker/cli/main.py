@@ -10,6 +10,7 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from stoker import __version__
 from stoker.cli.commands import COMMANDS
@@ -26,6 +27,8 @@ def main(arguments: list[str] | None = None) -> None:
     except StokerError as error:
         for line in getattr(error, "problems", [str(error)]):
             _ERRORS.print("[bold red]error:[/]", escape(line))
+        for note in getattr(error, "__notes__", []):
+            _ERRORS.print(escape(note))
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -73,4 +76,5 @@ def _show_warning(
 ) -> None:
     """Stoker's own warnings and the user's, in a line; what torch says of its compiler is not."""
     if issubclass(category, UserWarning) and "/torch/_" not in filename:
-        _ERRORS.print("[bold yellow]warning:[/]", escape(str(message)))
+        plain = Text.from_ansi(str(message)).plain  # Gymnasium colours its own, for a file as well
+        _ERRORS.print("[bold yellow]warning:[/]", escape(plain))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.errors import CheckpointError
+from stoker.errors import RunError
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
@@ -49,11 +49,11 @@ def _find(folder: RunFolder, wanted: str) -> tuple[str, Checkpoint]:
         _, newest = checkpoints.load_newest(folder.checkpoints)
         step = newest.state["counters"]["best_step"]
         if step is None:
-            raise CheckpointError(f"The run {folder.name} knows no best checkpoint yet.")
+            raise RunError(f"The run {folder.name} knows no best checkpoint yet.")
         wanted = checkpoints.step_name(step)
     known = {path.name: path for _, path in checkpoints.list_steps(folder.checkpoints)}
     if wanted not in known:
-        raise CheckpointError(
+        raise RunError(
             f"The run {folder.name} has no checkpoint {wanted!r}; it has {', '.join(known)}."
         )
     return wanted, checkpoints.load(known[wanted])

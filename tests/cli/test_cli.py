@@ -150,6 +150,11 @@ def test_a_whole_life(stoker: Run, tmp_path: Path) -> None:
         assert report["mean_reward"] >= 8
     kept = sorted(path.name for path in (tmp_path / "runs/life/checkpoints").iterdir())
     assert "step-000000002048" in kept
+    typo = stoker("eval", "life", "--checkpoint", "step-2048", "--device", "cpu")
+    assert typo.returncode == 2
+    assert "has no checkpoint 'step-2048'; it has step-" in typo.stderr
+    one = stoker("eval", "life", "--episodes", "1", "--device", "cpu")
+    assert "mean reward of 1 episode with" in one.stdout
     assert len(kept) in (3, 4)  # the newest three, and the best if it is older
     again = stoker("train", "--run-name", "life", "--device", "cpu")
     assert again.returncode == 2
@@ -172,6 +177,15 @@ def test_the_best_checkpoint_is_the_one_that_was_evaluated_best(
     assert report["checkpoint"] == f"step-{best:012d}"
     status = json.loads((run / "status.json").read_text())
     assert status["eval/mean_reward"] == evaluated[4096]
+
+
+def test_a_warning_is_shown_without_the_colours_it_brings(stoker: Run) -> None:
+    words = "train --env CartPole --timesteps 256 --eval-episodes 1 --device cpu"
+    ended = stoker(*words.split())
+    assert ended.returncode == 0, ended.stderr
+    assert "warning: WARN: Using the latest versioned environment `CartPole-v1`" in ended.stderr
+    assert "\x1b" not in ended.stderr
+    assert "mean of 1 evaluation " in ended.stdout
 
 
 def test_what_an_environment_prints_does_not_stand_in_the_json(stoker: Run) -> None:

@@ -286,5 +286,6 @@ def test_too_many_faults_stop_the_run_with_a_checkpoint(
     ended = stoker(*words.split(), *["--max-faults", "3", "--env-kwargs"], "{raise_at: 1010}")
     assert ended.returncode == 1
     assert "the reactor is offline" in ended.stderr
+    assert "This is fault number 4 within 300 s, and 3 are mended" in ended.stderr
     _, saved = checkpoints.load_newest(tmp_path / "runs/broken/checkpoints")
     assert 0 < saved.state["counters"]["env_steps"] < 4096
