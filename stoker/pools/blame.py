@@ -29,7 +29,7 @@ def blame(
     advice = advice_on(error, where)
     return EnvError(
         f"Environment {index} raised {type(error).__name__} in {where}(): {error}\n"
-        f"{_circumstances(seed, action)}\n{traceback.format_exc().rstrip()}"
+        f"{circumstances(seed, action)}\n{traceback.format_exc().rstrip()}"
         + (f"\n{advice}" if advice else "")
     )
 
@@ -40,7 +40,7 @@ def refusal(
     """The error for something that environment `index` returned."""
     return BadValueError(
         f"Environment {index} returned {found} from {where}(). {expected} {CHECK}\n"
-        f"{_circumstances(seed, action)}"
+        f"{circumstances(seed, action)}"
     )
 
 
@@ -75,6 +75,7 @@ def advice_on(error: BaseException, where: str = "") -> str:
     return ""
 
 
-def _circumstances(seed: int | None, action: Any) -> str:
+def circumstances(seed: int | None, action: Any = None) -> str:
+    """How to come to where an environment stood: for a debugger."""
     taken = f", action {np.asarray(action).tolist()}" if action is not None else ""
     return f"Its episode began with reset(seed={seed}){taken}."

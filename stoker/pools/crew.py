@@ -19,6 +19,7 @@ import numpy as np
 from stoker.config.schema import FaultSettings
 from stoker.errors import EnvError, StokerError, WorkerError
 from stoker.pools.base import Infos
+from stoker.pools.blame import circumstances
 from stoker.pools.board import ASKED, DONE, IDLE, RESETTING, STEPPING, Board
 from stoker.pools.faults import FaultLog
 from stoker.pools.launch import starting_workers
@@ -285,13 +286,12 @@ class Crew:
         hand = self._hands[self._worker_of[env_id]]
         resets = self._board.states[env_id] == RESETTING
         call, setting = ("reset", "reset_deadline") if resets else ("step", "step_deadline")
-        seed, episode = self._stand_of(env_id)
-        action = "" if resets else f", action {self._board.rows.action[env_id].tolist()}"
+        rows = self._board.rows
+        led_there = circumstances(rows.seed_of(env_id), None if resets else rows.action[env_id])
         return EnvError(
             f"Environment {env_id} hangs in {call}(): it has taken more than "
-            f"{getattr(self._settings, setting):g} s (--{setting.replace('_', '-')}). It is in "
-            f"episode {episode} of seed {seed}{action}. What its worker (process "
-            f"{hand.process.pid}) is doing:\n{_stack_of(hand)}"
+            f"{getattr(self._settings, setting):g} s (--{setting.replace('_', '-')}). {led_there} "
+            f"What its worker (process {hand.process.pid}) is doing:\n{_stack_of(hand)}"
         )
 
     def _check_starts(self, mend: bool = True) -> None:

@@ -42,7 +42,8 @@ class EnvPoolPool(BasePool):
         super().__init__(spec, n_envs)
         if n_envs % (2 * self._batch_size) == 0:
             self.groups = (slice(0, n_envs // 2), slice(n_envs // 2, n_envs))
-        self._rows, self._check = Rows(spec, n_envs), ValueCheck(spec, check_bounds)
+        self._rows = Rows(spec, n_envs)
+        self._check = ValueCheck(self._rows, check_bounds)
         self._in_flight = 0
         self._done = np.zeros(n_envs, bool)
         """Answered by the library, and not handed out yet."""
@@ -60,7 +61,7 @@ class EnvPoolPool(BasePool):
             self._take_batch()
         self._done[:] = False
         self._rows.valid[:] = journal is None
-        return self._check.accept(self._rows.batch())
+        return self._check.accept(self._rows.batch(), acted=False)
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         if len(env_ids) % self._batch_size:
@@ -84,7 +85,8 @@ class EnvPoolPool(BasePool):
         first = wanted.indices(self.n_envs)[0]
         ready = np.flatnonzero(self._done[wanted]) + first
         self._done[ready] = False
-        return self._check.accept(self._rows.batch(as_range(ready)))
+        # Actions are not kept: the library takes them as they come.
+        return self._check.accept(self._rows.batch(as_range(ready)), acted=False)
 
     def close(self) -> None:
         self._envs.close()

@@ -31,8 +31,8 @@ class InlinePool(DirectPool):
     ) -> None:
         super().__init__(spec, n_envs)
         settings, self._keep_infos = settings or FaultSettings(), keep_infos
-        self._log, self._check = FaultLog(settings), ValueCheck(spec, settings.check_bounds)
         self._rows = Rows(spec, n_envs)
+        self._log, self._check = FaultLog(settings), ValueCheck(self._rows, settings.check_bounds)
         self._slots = [Slot(make_env, self._rows, i) for i in range(n_envs)]
         self._sent = np.zeros(n_envs, bool)
 
@@ -40,7 +40,7 @@ class InlinePool(DirectPool):
         for slot in self._slots:
             slot.start(seed, *replay_of(journal, slot.index, self.codec))
         self._sent[:] = False
-        return self._with_infos(self._check.accept(self._rows.batch()))
+        return self._with_infos(self._check.accept(self._rows.batch(), acted=False))
 
     def restart(
         self,
@@ -50,7 +50,8 @@ class InlinePool(DirectPool):
     ) -> StepBatch:
         for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
             self._slots[env_id].restart(seed, options)
-        return self._with_infos(self._check.accept(self._rows.batch(as_range(env_ids))))
+        batch = self._rows.batch(as_range(env_ids))
+        return self._with_infos(self._check.accept(batch, acted=False))
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         self._rows.action[env_ids] = self.codec.encode(actions)

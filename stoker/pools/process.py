@@ -67,13 +67,14 @@ class ProcessPool(DirectPool):
         # While this many gather, a worker still has others to step. Fewer would have the trainer
         # wake more often, each time at the cost of a worker's core and what its caches hold.
         self.handful = max(1, min(n_envs // 4, (n_envs - n_workers) // 2))
-        self._log, self._check = FaultLog(settings), ValueCheck(spec, settings.check_bounds)
+        self._log = FaultLog(settings)
         self._seeds: list[int | None] = [0] * n_envs
         self._episodes = np.zeros(n_envs, np.int64)
         context = process_context()
         board = self._board = Board.make(context, spec, n_envs, n_workers)
         self._rows, self._states, self.memory = board.rows, board.states, board.memory
         self._state_bytes = board.states.data
+        self._check = ValueCheck(board.rows, settings.check_bounds)
         split = [np.array_split(self._everyone[group], n_workers) for group in self.groups]
         shares = [[part.tolist() for part in parts] for parts in zip(*split, strict=True)]
         self._crew = Crew(
@@ -103,7 +104,7 @@ class ProcessPool(DirectPool):
         self._crew.tell("start", starts, has_deadline=journal is None)
         self._seeds = [seed] * self.n_envs
         self._episodes[:] = [episode for _, episode, _ in starts.values()]
-        batch = self._check.accept(self._rows.batch())
+        batch = self._check.accept(self._rows.batch(), acted=False)
         if journal is not None:  # an episode that ended earlier than before made way for the next
             self._episodes += ~batch.valid & (journal.length >= 0)
         return self._with_infos(batch)
@@ -120,7 +121,8 @@ class ProcessPool(DirectPool):
         self._crew.tell("restart", {i: (self._seeds[i], options) for i in env_ids.tolist()})
         for env_id in env_ids.tolist():
             self._seeds[env_id] = None
-        return self._with_infos(self._check.accept(self._rows.batch(as_range(env_ids))))
+        batch = self._rows.batch(as_range(env_ids))
+        return self._with_infos(self._check.accept(batch, acted=False))
 
     def ask(self, what: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
         return self._crew.tell(what, dict(arguments), has_deadline=False)

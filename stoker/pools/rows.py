@@ -10,6 +10,7 @@ import numpy as np
 from stoker.types import EnvSpec, HostObs, StepBatch
 
 _ALIGNMENT = 64  # a cache line, so that two workers never write to the same one by field
+_SEEDS_END = 2**63 - 1
 
 
 EVERYONE = slice(None)
@@ -36,6 +37,7 @@ class Rows:
         self.action_mask = arrays["action_mask"] if spec.has_mask else None
         self.obs: HostObs = {leaf: arrays[f"obs.{leaf}"] for leaf in spec.observation}
         self.final_obs: HostObs = {leaf: arrays[f"final.{leaf}"] for leaf in spec.observation}
+        self._seeds = arrays["seeds"]
         self._metrics = arrays["metrics"]
         self.metrics = dict(zip(spec.metric_names, self._metrics.T, strict=True))
         self._everyone = np.arange(n_envs)
@@ -63,6 +65,18 @@ class Rows:
             valid=of(self.valid),
             metrics=dict(zip(self.spec.metric_names, of(self._metrics).T, strict=True)),
         )
+
+    def note_seed(self, row: int, seed: int | None) -> None:
+        """An episode begins with `seed`; that of the one before is kept. Said twice, it is once."""
+        fits = isinstance(seed, int | np.integer) and 0 <= seed < _SEEDS_END
+        kept = int(seed) + 1 if seed is not None and fits else 0
+        if kept != self._seeds[row, 0]:
+            self._seeds[row] = kept, self._seeds[row, 0]
+
+    def seed_of(self, row: int, before: bool = False) -> int | None:
+        """The seed of the row's episode, or of the one before; None if it is not known."""
+        kept = int(self._seeds[row, int(before)])
+        return kept - 1 if kept else None
 
     def cut(self, row: int) -> None:
         """Mark the end of an episode that a fault cut off; `obs` is the next one's first."""
@@ -100,4 +114,5 @@ def _layout(spec: EnvSpec, n: int) -> Iterator[tuple[str, tuple[int, ...], Any]]
     for leaf, kind in spec.observation.items():
         yield f"obs.{leaf}", (n, *kind.shape), kind.dtype
         yield f"final.{leaf}", (n, *kind.shape), kind.dtype
+    yield "seeds", (n, 2), np.int64  # of this episode and the one before, plus 1; 0 is unknown
     yield "metrics", (n, len(spec.metric_names)), np.float32

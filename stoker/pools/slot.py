@@ -14,7 +14,7 @@ import numpy as np
 from stoker.errors import BadValueError, EnvError, EpisodeCutError, MissingAttributeError
 from stoker.pools.awaited import RAISED, as_blocking
 from stoker.pools.base import Infos
-from stoker.pools.blame import API, CHECK, blame, refusal, sketch
+from stoker.pools.blame import API, CHECK, blame, circumstances, refusal, sketch
 from stoker.pools.rows import Rows
 from stoker.pools.spaces import describe
 from stoker.pools.values import read_mask
@@ -124,7 +124,7 @@ class Slot:
         """Reset with a seed of the caller's; later episodes of it begin without one."""
         self._seed, self.to_renew = None, False
         self._on_reset(self.index)
-        self._episode_seed = seed
+        self._note_seed(seed)
         obs, self.info = _reset(self.env, self.index, seed, options)
         self._show(obs)
         self._mark_first(True)
@@ -178,18 +178,18 @@ class Slot:
             raise blame(self.index, "step", error, self._episode_seed, action) from error
         if over:
             self.final_info = info
-            self._write(self.rows.final_obs, obs)
+            self._write(self.rows.final_obs, obs, action)
             self._begin(self._episode + 1)
             return
         if self._vector is not None:
             try:
                 self._vector[:] = obs
             except (TypeError, ValueError):  # of another dtype or shape: perhaps one that fits
-                self._write(self.rows.obs, obs)
+                self._write(self.rows.obs, obs, action)
         else:
-            self._write(self.rows.obs, obs)
+            self._write(self.rows.obs, obs, action)
         if self._has_extras:
-            self._write_mask(info)
+            self._write_mask(info, action)
 
     def action(self) -> Any:
         """The row's, as the environment takes it."""
@@ -199,6 +199,11 @@ class Slot:
     def next_seed(self) -> int | None:
         """What the environment is reset with when this episode ends."""
         return self._seed_of(self._episode + 1)
+
+    def note_reset(self) -> None:
+        """The environment is about to be reset to `next_seed`, ahead of the `step` that says so."""
+        self._on_reset(self.index)
+        self.rows.note_seed(self.index, self.next_seed())
 
     def _seed_of(self, episode: int) -> int | None:
         return None if self._seed is None else episode_seed(self._seed, self.index, episode)
@@ -308,32 +313,38 @@ class Slot:
     def _begin(self, episode: int, attempt: int = 0) -> None:
         """Reset to the episode's seed; a seed that cannot be reset to is not tried twice."""
         self._on_reset(self.index)
-        self._episode_seed = self._seed_of(episode + (attempt << 32))
+        self._note_seed(self._seed_of(episode + (attempt << 32)))
         obs, self.info = _reset(self.env, self.index, self._episode_seed)
         self._show(obs)
         self._episode = episode  # only now, so that a failed reset does not count one
+
+    def _note_seed(self, seed: int | None) -> None:
+        self._episode_seed = seed
+        self.rows.note_seed(self.index, seed)
 
     def _show(self, obs: Any) -> None:
         self._write(self.rows.obs, obs)
         self._write_mask(self.info)
 
-    def _write(self, into: HostObs, obs: Any) -> None:
+    def _write(self, into: HostObs, obs: Any, action: Any = None) -> None:
         row = self.index
         for leaf, array in into.items():
             expected = self.rows.spec.observation[leaf]
             try:
                 value = np.asarray(obs if self._plain else obs[leaf])
             except Exception as error:
-                raise BadValueError(
+                raise self._bad_value(
                     f"Environment {row} returned an observation whose leaf {leaf!r} cannot be "
-                    f"read: {type(error).__name__}: {error}. {CHECK}"
+                    f"read: {type(error).__name__}: {error}. {CHECK}",
+                    action,
                 ) from error
             alike = value.dtype == array.dtype or np.can_cast(value.dtype, array.dtype, "same_kind")
             if value.shape != expected.shape or not alike:
-                raise BadValueError(
+                raise self._bad_value(
                     f"Environment {row} returned the observation leaf {leaf!r} as {value.dtype} "
                     f"with shape {value.shape}; its space says {expected.dtype} with shape "
-                    f"{expected.shape}. {CHECK}"
+                    f"{expected.shape}. {CHECK}",
+                    action,
                 )
             array[row] = value - expected.start if expected.start else value
 
@@ -341,15 +352,19 @@ class Slot:
         for name, values in self.rows.metrics.items():
             values[self.index] = info.get("metrics", {}).get(name, np.nan)
 
-    def _write_mask(self, info: Mapping[str, Any]) -> None:
+    def _write_mask(self, info: Mapping[str, Any], action: Any = None) -> None:
         if self.rows.action_mask is None:
             return
         if "action_mask" not in info:
-            raise BadValueError(
+            raise self._bad_value(
                 f"Environment {self.index} gave info['action_mask'] before but not now; give it "
-                "in every reset and step."
+                "in every reset and step.",
+                action,
             )
-        mask = read_mask(info["action_mask"], self.index, self.rows.spec)
+        try:
+            mask = read_mask(info["action_mask"], self.index, self.rows.spec)
+        except BadValueError as error:
+            raise self._bad_value(str(error), action) from error
         self.rows.action_mask[self.index] = mask
 
     def _number(self, reward: Any, action: Any) -> Any:
@@ -365,6 +380,9 @@ class Slot:
                 return float(value.item())
         found = f"the reward {reward!r} ({type(reward).__name__})"
         raise self._refuse(found, "A reward is one real number.", action)
+
+    def _bad_value(self, sentence: str, action: Any) -> BadValueError:
+        return BadValueError(f"{sentence}\n{circumstances(self._episode_seed, action)}")
 
     def _refuse(self, found: str, expected: str, action: Any) -> EnvError:
         return refusal(self.index, "step", found, expected, self._episode_seed, action)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import BadValueError
+from stoker.pools.blame import circumstances
+from stoker.pools.rows import Rows
 from stoker.types import EnvSpec, LeafSpec, StepBatch
 
 _LARGEST = np.finfo(np.float32).max
@@ -16,23 +18,30 @@ _TOLERANCE = 1e-4
 
 
 class ValueCheck:
-    """Looks at a batch at a time: two comparisons a leaf, which NaN and infinity fail as well."""
+    """Looks at a batch at a time: two comparisons a leaf, which NaN and infinity fail as well.
 
-    def __init__(self, spec: EnvSpec, check_bounds: bool = True) -> None:
+    `rows` are those that batches are of: they tell the seeds and actions that led to a fault.
+    """
+
+    def __init__(self, rows: Rows, check_bounds: bool = True) -> None:
+        self._rows = rows
         self._leaves = {
             leaf: (kind, *_limits(kind, check_bounds))
-            for leaf, kind in spec.observation.items()
+            for leaf, kind in rows.spec.observation.items()
             if kind.kind != "image"
         }
 
-    def accept(self, batch: StepBatch) -> StepBatch:
-        """`batch`, or the error that names its first fault."""
-        for sentence in self.faults(batch).values():
+    def accept(self, batch: StepBatch, acted: bool = True) -> StepBatch:
+        """`batch`, or the error that names its first fault.
+
+        `acted` is False if no action led here, or if the rows do not have it.
+        """
+        for sentence in self.faults(batch, acted).values():
             raise BadValueError(sentence)
         return batch
 
-    def faults(self, batch: StepBatch) -> dict[int, str]:
-        """The rows with a fault, and a sentence that names it."""
+    def faults(self, batch: StepBatch, acted: bool = True) -> dict[int, str]:
+        """The rows with a fault, and words that name it and what led there."""
         over = batch.terminated | batch.truncated
         ended = np.flatnonzero(over) if 1 in over.tobytes() else None
         sound = _all(np.isfinite(batch.reward))
@@ -42,20 +51,39 @@ class ValueCheck:
             if ended is not None:
                 last = batch.final_obs[leaf][ended]
                 sound &= _all(last >= low) and _all(last <= high)
-        return {} if sound else dict(self._offences(batch, np.flatnonzero(over)))
+        if sound:
+            return {}
+        return {
+            row: sentence + self._led_there(int(batch.env_ids[row]), bool(over[row]), seen, acted)
+            for row, sentence, seen in self._offences(batch, np.flatnonzero(over))
+        }
 
-    def _offences(self, batch: StepBatch, over: np.ndarray) -> Iterator[tuple[int, str]]:
+    def _led_there(self, env_id: int, ended: bool, seen: bool, acted: bool) -> str:
+        """The seed and the action that led to a fault, as far as they are known.
+
+        What is `seen` in a row whose episode has `ended` is the next one's first observation.
+        """
+        seed = self._rows.seed_of(env_id, before=ended and not seen)
+        action = self._rows.action[env_id] if acted and not (ended and seen) else None
+        if seed is not None:
+            return f"\n{circumstances(seed, action)}"
+        return "" if action is None else f"\nIts action was {action.tolist()}."
+
+    def _offences(self, batch: StepBatch, over: np.ndarray) -> Iterator[tuple[int, str, bool]]:
+        """Rows, sentences, and whether it is the observation that is at fault."""
         ids, reward = batch.env_ids, batch.reward
-        yield from _describe("reward", "finite", reward, np.isfinite(reward), ids)
+        for row, sentence in _describe("reward", "finite", reward, np.isfinite(reward), ids):
+            yield row, sentence, False
         for leaf, (kind, low, high) in self._leaves.items():
             values, last = batch.obs[leaf], batch.final_obs[leaf][over]
             good = (values >= low) & (values <= high)
-            name = f"observation {leaf}"
-            yield from _describe(name, _rule(kind, values), values, good, ids, kind.start)
+            name, rule = f"observation {leaf}", _rule(kind, values)
+            for row, sentence in _describe(name, rule, values, good, ids, kind.start):
+                yield row, sentence, True
             good = (last >= low) & (last <= high)
             name, rule = f"final observation {leaf}", _rule(kind, last)
             for row, sentence in _describe(name, rule, last, good, ids[over], kind.start):
-                yield int(over[row]), sentence
+                yield int(over[row]), sentence, False
 
 
 def _all(good: np.ndarray) -> bool:

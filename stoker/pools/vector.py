@@ -48,7 +48,7 @@ class VectorPool(BasePool):
         )
         super().__init__(spec, envs.num_envs)
         self._rows = Rows(spec, self.n_envs)
-        self._check = ValueCheck(spec, check_bounds)
+        self._check = ValueCheck(self._rows, check_bounds)
         self._reset_next = np.zeros(self.n_envs, bool)
 
     def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
@@ -60,7 +60,7 @@ class VectorPool(BasePool):
         self._rows.valid[:] = journal is None
         self._rows.reward[:] = 0
         self._rows.terminated[:] = self._rows.truncated[:] = False
-        return self._check.accept(self._rows.batch())
+        return self._check.accept(self._rows.batch(), acted=False)
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         if len(env_ids) != self.n_envs:

@@ -75,8 +75,7 @@ class WaitingWorker(Worker):
             await loop.run_in_executor(None, slot.answer, self._report)
             return CUT
         assert isinstance(slot.env, Awaited)
-        note_reset = partial(self._note_reset, slot.index)
-        await slot.env.foresee(slot.action(), slot.next_seed(), note_reset)
+        await slot.env.foresee(slot.action(), slot.next_seed(), slot.note_reset)
         try:
             slot.step()
             return DONE

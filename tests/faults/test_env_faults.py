@@ -185,6 +185,55 @@ def test_a_bad_value_stops_the_run(kind: str, fault: int, said: str) -> None:
         with pytest.raises(BadValueError, match=said) as caught:
             pool.step(act(WELL, WELL, WELL, fault))
         assert "Environment 3" in str(caught.value)
+        assert f"reset(seed={episode_seed(3, 3, 0)}), action {fault}." in str(caught.value)
+
+
+class NotANumber(Faulty):
+    """Every episode has two steps; NaN is the reward, or what is seen, where `spot` says."""
+
+    def __init__(self, spot: str) -> None:
+        super().__init__(length=2)
+        self.spot, self.resets = spot, 0
+
+    def reset(self, **given: Any) -> Any:
+        obs, info = super().reset(**given)
+        self.resets += 1
+        return (obs * np.nan if (self.spot, self.resets) == ("first", 2) else obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, over, truncated, info = super().step(action)
+        if over and self.spot == "last":
+            obs = obs * np.nan
+        if over and self.spot == "reward":
+            reward = np.nan
+        return obs, reward, over, truncated, info
+
+
+@POOLS
+@pytest.mark.parametrize(
+    ("spot", "episode", "action"),
+    [("reward", 0, ", action 0"), ("last", 0, ", action 0"), ("first", 1, "")],
+)
+def test_a_bad_value_at_an_episodes_end_is_told_by_the_episode_it_is_of(
+    kind: str, spot: str, episode: int, action: str
+) -> None:
+    with pool_of(kind, partial(NotANumber, spot)) as pool:
+        pool.reset(seed=3)
+        pool.step(act(WELL, WELL, WELL, WELL))
+        with pytest.raises(BadValueError, match="not finite") as caught:
+            pool.step(act(WELL, WELL, WELL, WELL))
+        assert f"reset(seed={episode_seed(3, 0, episode)}){action}." in str(caught.value)
+
+
+@POOLS
+def test_a_bad_value_of_a_reset_is_told_without_an_action(kind: str) -> None:
+    class Blind(Faulty):
+        def look(self) -> Any:
+            return super().look() * np.nan
+
+    with pool_of(kind, Blind) as pool, pytest.raises(BadValueError, match="finite") as caught:
+        pool.reset(seed=3)
+    assert str(caught.value).endswith(f"began with reset(seed={episode_seed(3, 0, 0)}).")
 
 
 @POOLS

@@ -37,6 +37,7 @@ from stoker.config.schema import FaultSettings
 from stoker.errors import EnvError
 from stoker.pools.journal import JournalKeeper
 from stoker.pools.process import ProcessPool
+from stoker.pools.slot import episode_seed
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -110,7 +111,7 @@ def test_a_step_that_hangs_is_shown_and_ended(how: int) -> None:
             batch = pool.recv(at_least=1, among=slice(1, 2))
         message = str(caught[0].message)
         assert "Environment 1 hangs in step(): it has taken more than 0.5 s" in message
-        assert f"episode 0 of seed 3, action {how}" in message
+        assert f"reset(seed={episode_seed(3, 1, 0)}), action {how}" in message
         assert "faulty_envs.py" in message, "what its threads are doing"
         assert (bool(batch.truncated[0]), bool(batch.valid[0])) == (True, False)
         assert batch.obs["obs"][0].tolist() == first_obs(1, episode=1)
@@ -120,8 +121,9 @@ def test_a_step_that_hangs_is_shown_and_ended(how: int) -> None:
 def test_a_reset_that_hangs_is_ended() -> None:
     with pool_of(StuckReset, reset_deadline=0.5) as pool:
         pool.reset(seed=3)
-        with pytest.warns(UserWarning, match=r"Environment 2 hangs in reset\(\)"):
+        with pytest.warns(UserWarning, match=r"Environment 2 hangs in reset\(\)") as caught:
             batch = pool.step(act(WELL, WELL, RESET, WELL))
+        assert f"reset(seed={episode_seed(3, 2, 1)})." in str(caught[0].message)
         assert (bool(batch.truncated[2]), bool(batch.valid[2])) == (True, False)
 
 
