@@ -80,6 +80,8 @@ class WaitingWorker(Worker):
             slot.step()
             return DONE
         except EnvError as error:
+            if self._leaving:  # when the interpreter shuts down, it has no threads to give
+                raise
             await loop.run_in_executor(None, slot.mend, error, self._report)
             return CUT
 

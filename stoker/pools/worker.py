@@ -69,7 +69,7 @@ def work(pipe: Connection, stacks: Connection, task: Task) -> None:
 
         worker = WaitingWorker(pipe, task)
     threading.Thread(target=_leave_with_trainer, args=(worker,), daemon=True).start()
-    with contextlib.suppress(EOFError, BrokenPipeError):  # the trainer is gone: leave too
+    with contextlib.suppress(EOFError, ConnectionError):  # the trainer is gone: leave too
         worker.live()
 
 
@@ -98,6 +98,7 @@ class Worker:
         self._reliefs: list[threading.Thread] = []
         self._step_times: deque[float] = deque([0.0], maxlen=15)
         self._speech = threading.Lock()
+        self._leaving = False
 
     def live(self) -> None:
         """From making environments to closing them."""
@@ -112,6 +113,7 @@ class Worker:
                 threading.Thread(target=self._watch, daemon=True).start()
             self._serve(self)
         finally:
+            self._leaving = True
             self._close()
 
     def _close(self) -> None:
@@ -233,7 +235,10 @@ class Worker:
             self._answer.ring()
 
     def _report(self, error: EnvError) -> None:
+        """Tell a fault that is about to be mended, or raise it if it is not to be."""
         if isinstance(error, BadValueError) and not self._task.truncate_bad_values:
+            raise error
+        if self._leaving:  # nobody waits for another episode
             raise error
         self._say("fault", error)
 
@@ -276,7 +281,8 @@ class Worker:
     # Control.
 
     def _say(self, kind: str, content: Any) -> None:
-        with self._speech:
+        # Whoever finds the trainer gone, in any thread, is quiet: the main thread sees it, too.
+        with self._speech, contextlib.suppress(ConnectionError):
             self._pipe.send((kind, content))
         self._answer.ring()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -74,6 +76,28 @@ class Faulty(gymnasium.Env[Any, Any]):
             case 13:
                 self.broken_reset, over = "raise", True
         return obs, reward, over, False, info
+
+
+class Orphan(Faulty):
+    """Fails as soon as the trainer is gone."""
+
+    def step(self, action: Any) -> Any:
+        self.wait_until_alone()
+        raise OSError("nobody is there")
+
+    def wait_until_alone(self) -> None:
+        trainer = multiprocessing.parent_process()
+        assert trainer is not None
+        trainer.join()
+
+
+class AsyncOrphan(Orphan):
+    async def reset(self, **given: Any) -> Any:  # type: ignore[override]
+        return super().reset(**given)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        await asyncio.to_thread(self.wait_until_alone)
+        raise OSError("nobody is there")
 
 
 class StuckReset(Faulty):

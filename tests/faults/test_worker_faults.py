@@ -282,6 +282,29 @@ input()
     assert shared_memory() <= before
 
 
+@pytest.mark.parametrize("waits", ["no", "in threads", "as coroutines"])
+def test_workers_whose_trainer_is_gone_leave_without_a_word(waits: str) -> None:
+    program = f"""
+import os
+import numpy as np
+from faulty_envs import Orphan, AsyncOrphan, spec_of
+from stoker.pools.process import ProcessPool
+make_env = AsyncOrphan if {waits!r} == "as coroutines" else Orphan
+pool = ProcessPool(make_env, spec_of(Orphan()), 4, 2, waits={waits!r})
+pool.reset(0)
+pool.send(np.zeros((4, 1), np.int64), np.arange(4))
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+
+
 # Through the command.
 
 

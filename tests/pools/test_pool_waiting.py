@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -172,6 +173,48 @@ def test_a_pool_is_closed_while_steps_are_in_flight(make_env: Any, waits: Waits)
     pool.close()
     assert time.monotonic() - began < 20
     assert not multiprocessing.active_children()
+
+
+class FailsAtTheEnd(Counter):
+    """Notes that it is made; with action 1 it fails once another of its worker is closed."""
+
+    over = threading.Event()
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__()
+        (notes / str(time.monotonic_ns())).touch()
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            self.over.wait(60)
+            raise OSError("the server has gone")
+        return super().step(action)
+
+    def close(self) -> None:
+        self.over.set()
+
+
+class AsyncFailsAtTheEnd(FailsAtTheEnd):
+    async def reset(self, **given: Any) -> Any:  # type: ignore[override]
+        return super().reset(**given)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        while action == 1 and not self.over.is_set():
+            await asyncio.sleep(0.01)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("make_env", "waits"), [(FailsAtTheEnd, "in threads"), (AsyncFailsAtTheEnd, "as coroutines")]
+)
+def test_what_fails_while_a_pool_is_closed_is_not_mended(
+    make_env: Any, waits: Waits, tmp_path: Path
+) -> None:
+    with pool_of(partial(make_env, tmp_path), waits, n=2) as pool:
+        pool.reset(seed=0)
+        pool.send(act(0, 1), np.arange(2))
+        pool.recv(1)
+    assert len(list(tmp_path.iterdir())) == 2, "made in vain"
 
 
 class AsyncFails(Counter):
