@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class Crew:
         self._waits: Waits = waits
         self._look_every = min(settings.stall_after or math.inf, _LISTEN_EVERY_S)
         self._hands: list[Hand] = []
+        self._dismissed, self._hiring = False, threading.Lock()
         self._tickets = itertools.count()
         self._owned = [[i for share in owned for i in share] for owned in shares]
         n_envs = board.rows.n_envs
@@ -123,14 +125,26 @@ class Crew:
         return Hand(process, ours, stacks, time.monotonic())
 
     def dismiss(self) -> None:
-        """Have all close their environments and leave; kill those who do not."""
-        for number in range(len(self._hands)):
-            self._post(number, "close", 0, {})
-        deadline = time.monotonic() + _GRACE_S
-        while self._hands:
-            hand = self._hands.pop()
-            hand.process.join(max(0.0, deadline - time.monotonic()))
-            _end(hand)
+        """Have all close their environments and leave; kill those who do not, or at a Ctrl-C all.
+
+        Another thread may still be receiving: it gets an error, and replaces nobody.
+        """
+        self._dismissed = True
+        try:
+            for number in range(len(self._hands)):
+                self._post(number, "close", 0, {})
+            deadline = time.monotonic() + _GRACE_S
+            for hand in self._hands:
+                hand.process.join(max(0.0, deadline - time.monotonic()))
+        finally:
+            with self._hiring:
+                while self._hands:
+                    _end(self._hands[-1])
+                    self._hands.pop()
+
+    def _refuse_if_dismissed(self) -> None:
+        if self._dismissed:
+            raise WorkerError("The pool is closed, and nobody is left to wait for.")
 
     # Asking and listening.
 
@@ -242,6 +256,7 @@ class Crew:
         if now - self._looked < self._look_every:
             return
         self._looked = now
+        self._refuse_if_dismissed()
         if self._settings.stall_after > 0:
             self._look_for_stalls(now)
         if now - self._listened < _LISTEN_EVERY_S:
@@ -320,7 +335,7 @@ class Crew:
             f"{hand.process.pid}) died with exit code {hand.process.exitcode}. If the system "
             "killed it for want of memory, use fewer environments."
         )
-        if not mend:
+        if not mend or self._dismissed:
             raise error
         if not hand.failed:  # else its own error was noted
             self._log.note("worker_deaths", error)
@@ -332,15 +347,17 @@ class Crew:
         Each of its environments answers the action that it owes a row for, or else its next one,
         with the beginning of a new episode.
         """
-        hand, owned = self._hands[number], self._owned[number]
-        hand.process.kill()
-        hand.process.join()
-        _end(hand)
-        stands = [self._stand_of(i) for i in owned]
-        states = self._board.states[owned]
-        self._board.states[owned] = np.where((states > IDLE) & (states < DONE), ASKED, states)
-        with starting_workers(self._context):
-            self._hands[number] = self._launch(number, stands)
+        with self._hiring:
+            self._refuse_if_dismissed()
+            hand, owned = self._hands[number], self._owned[number]
+            hand.process.kill()
+            hand.process.join()
+            _end(hand)
+            stands = [self._stand_of(i) for i in owned]
+            states = self._board.states[owned]
+            self._board.states[owned] = np.where((states > IDLE) & (states < DONE), ASKED, states)
+            with starting_workers(self._context):
+                self._hands[number] = self._launch(number, stands)
 
 
 def _end(hand: Hand) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -115,11 +116,16 @@ class Parts:
             self.scaler.carried[torch.from_numpy(restarted)] = 0.0
 
     def close(self) -> None:
-        self.collector.close()
+        """End collecting, then the environments: also where a Ctrl-C interrupts one of these."""
+        with contextlib.ExitStack() as closing:  # which ends with what is put there first
+            closing.callback(self.pool.close)
+            closing.callback(self._unpin)
+            closing.callback(self.collector.close)
+
+    def _unpin(self) -> None:
         if self.pinned is not None:
             devices.unpin(self.pinned)
             self.pinned = None
-        self.pool.close()
 
 
 def room_of(tensors: Mapping[str, Tensor], room: str) -> dict[str, Tensor]:

@@ -127,9 +127,11 @@ def conduct(session: Session, audience: Audience, own_process: bool = True) -> O
         session.save_boundary()
         raise
     finally:
-        session.write_status(state)
-        session.close()
-        audience.leaves()
+        try:
+            session.write_status(state)
+            session.close()
+        finally:
+            audience.leaves()  # a terminal without a cursor is no use to anybody
     audience.ends(outcome)
     return outcome
 

@@ -78,6 +78,20 @@ class Faulty(gymnasium.Env[Any, Any]):
         return obs, reward, over, False, info
 
 
+class Interrupts(Faulty):
+    """Presses Ctrl-C when it is closed in a worker, and then takes its time."""
+
+    def close(self) -> None:
+        press_ctrl_c()
+
+
+def press_ctrl_c() -> None:
+    trainer = multiprocessing.parent_process()
+    if trainer is not None and trainer.pid is not None:
+        os.kill(trainer.pid, signal.SIGINT)
+        time.sleep(1000)
+
+
 class Orphan(Faulty):
     """Fails as soon as the trainer is gone."""
 
@@ -145,6 +159,14 @@ class Training(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.life == self.sleep_at:
             time.sleep(1000)
         return super().step(action)
+
+
+class Interrupted(Training):
+    """CartPole that presses Ctrl-C when it is closed in a worker."""
+
+    def close(self) -> None:
+        press_ctrl_c()
+        super().close()
 
 
 def spec_of(env: gymnasium.Env[Any, Any]) -> EnvSpec:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -27,6 +29,7 @@ from faulty_envs import (
     RESET,
     WELL,
     Faulty,
+    Interrupts,
     StuckReset,
     Threads,
     spec_of,
@@ -34,10 +37,12 @@ from faulty_envs import (
 from test_env_faults import act, first_obs
 
 from stoker.config.schema import FaultSettings
-from stoker.errors import EnvError
+from stoker.errors import EnvError, WorkerError
+from stoker.pools import crew
 from stoker.pools.journal import JournalKeeper
 from stoker.pools.process import ProcessPool
 from stoker.pools.slot import episode_seed
+from stoker.pools.worker import Waits
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -305,7 +310,66 @@ os._exit(0)
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("waits", ["no", "in threads"])
+def test_a_ctrl_c_while_a_pool_is_closed_leaves_nobody_behind(waits: Waits) -> None:
+    before = shared_memory()
+    pool = ProcessPool([Interrupts, Faulty], spec_of(Faulty()), 2, 2, waits=waits)
+    pool.reset(seed=3)
+    pids = pids_of(pool)
+    with pytest.raises(KeyboardInterrupt):
+        pool.close()
+    assert not any(map(is_alive, pids))
+    assert shared_memory() <= before
+    pool.close()
+
+
+def test_who_still_receives_from_a_closed_pool_hires_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew, "_GRACE_S", 0.1)
+    pool = pool_of(n=2)
+    pool.reset(seed=3)
+    pool.send(act(HANG, HANG), np.arange(2))
+    refused = threading.Event()
+
+    def receive() -> None:
+        try:
+            pool.recv(2)
+        except (OSError, WorkerError):
+            refused.set()
+
+    receiver = threading.Thread(target=receive, daemon=True)
+    receiver.start()
+    pool.close()
+    assert refused.wait(30)
+    assert not multiprocessing.active_children()
+
+
 # Through the command.
+
+
+def test_a_ctrl_c_while_a_run_closes_leaves_nobody_behind(
+    start_stoker: Start, tmp_path: Path
+) -> None:
+    before = shared_memory()
+    words = (
+        "train --env faults.faulty_envs:Interrupted --pool process --n-steps 8 --batch-size 8 "
+        "--timesteps 8 --eval-episodes 0 --device cpu --run-name twice"
+    )
+    process = start_stoker(*words.split())
+    trainer, family = psutil.Process(process.pid), set[psutil.Process]()
+    while process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family |= set(trainer.children(recursive=True))
+        time.sleep(0.01)
+    _, error = process.communicate()
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    assert len(family) >= 3, "a resource tracker, a fork server and a worker"
+    psutil.wait_procs(family, timeout=30)
+    assert not any(is_alive(child.pid) for child in family)
+    assert shared_memory() <= before
+    assert json.loads((tmp_path / "runs/twice/status.json").read_text())["state"] == "finished"
 
 
 def test_fifty_kills_during_training(start_stoker: Start, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from typing import Any
 
@@ -87,6 +88,19 @@ def test_slow_environments_go_to_processes_and_one_can_ask_for_them() -> None:
     assert isinstance(parts.pool, ProcessPool)
     parts.close()
     assert "asked for" in parts.decisions[0].why
+
+
+def test_a_ctrl_c_while_collecting_ends_spares_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    parts = parts_of(pool="process", n_envs=2, n_workers=2, collect="overlap")
+    end = parts.collector.close
+    monkeypatch.setattr(parts.collector, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parts.close()
+    assert not multiprocessing.active_children()
+    end()
 
 
 def test_where_processes_cannot_start_the_pool_is_inline_and_says_why() -> None:
