@@ -168,8 +168,9 @@ def test_what_is_not_finite_is_an_error(mode: AutoresetMode, length: int) -> Non
     pool = VectorPool(envs, "wild")
     pool.reset(seed=0)
     pool.step(act(0, 0))
-    with pytest.raises(EnvError, match=r"Environment 1 .* not finite"):
-        pool.step(act(0, 0))
+    with pytest.raises(EnvError, match=r"Environment 1 .* not finite") as caught:
+        pool.step(act(0, 2))
+    assert str(caught.value).endswith("Its action was 2."), "of a seed nothing is known"
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
