@@ -8,6 +8,7 @@ import torch
 from stoker.collect.episodes import MetricSums
 from stoker.collect.gather import Gathered, Gatherer
 from stoker.storage.staged import StagedStorage
+from stoker.types import Policy
 
 
 class InStepCollector:
@@ -24,6 +25,11 @@ class InStepCollector:
         self._storage = storage
         self._metrics = MetricSums()
         self._episodes: dict[str, float] = {}
+
+    @property
+    def policy(self) -> Policy:
+        """The one that acts."""
+        return self.gatherer.policy
 
     def collect(self, last: bool = False) -> StagedStorage:
         """A full rollout; `last` says that no other is wanted soon."""

@@ -104,10 +104,11 @@ class EnvSettings(FaultSettings):
     """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
     n_envs: Annotated[int, COUNT, _also("num_envs")]
     """How many environments step together."""
-    pool: Literal["auto", "inline", "process", "io"] = "auto"
+    pool: Literal["auto", "inline", "process", "io", "tensor"] = "auto"
     """Where environments run: in this process; in worker processes (`--subproc` for short); or, if
     they spend their steps waiting (`io`), all at once in worker processes, in threads or, where
-    `step` is a coroutine, as such. `auto` times a few steps and picks the quickest."""
+    `step` is a coroutine, as such. Tensor environments run on the device (`tensor`), and nowhere
+    else. `auto` times a few steps and picks the quickest."""
     n_workers: Annotated[int, COUNT] = 0
     """Worker processes; 0 is one a core."""
     in_flight: Annotated[int, COUNT] = 0

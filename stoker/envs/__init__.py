@@ -1,4 +1,4 @@
-"""Environments: what ships, and how a name becomes one. No torch in this room."""
+"""Environments: what ships, and how a name becomes one. Torch is in those made of tensors alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ SHIPPED = {
     "stoker/Mission-v0": "stoker.envs.mission.env:MissionEnv",
 }
 """Where the environments of our own ids are; nothing is imported until one is made."""
+
+TENSORS = {
+    "tensor/CartPole-v1": "stoker.envs.tensor.cart_pole:CartPole",
+}
+"""Those that are tensor programs (`types.TensorEnv`), which Gymnasium does not know."""
 
 
 def register_shipped() -> None:

@@ -17,7 +17,9 @@ from typing import Any
 
 import gymnasium
 
+from stoker.envs import TENSORS
 from stoker.errors import ConfigError, EnvError, StokerError
+from stoker.types import TensorEnv
 
 _TAKEN_BY_GYMNASIUM = {"max_episode_steps", "disable_env_checker", "render_mode"}
 """Arguments of `gymnasium.make` that need not be the environment's."""
@@ -44,6 +46,16 @@ class EnvFactory:
         return getattr(self.target, "__qualname__", type(self.target).__name__)
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
+        made = self.make()
+        if isinstance(made, gymnasium.Env):
+            return made
+        raise ConfigError(
+            f"{self.name} is a tensor environment, which steps many at once; only training and "
+            "evaluation know how to. Give an ordinary environment here."
+        )
+
+    def make(self) -> gymnasium.Env[Any, Any] | TensorEnv:
+        """An environment of either kind."""
         make = self._find()
         self._check_arguments(make)
         registered = _registration(make)
@@ -61,12 +73,13 @@ class EnvFactory:
                 f"{self.name} raised {type(error).__name__} while it was made with {self.kwargs}: "
                 f"{error}\n{traceback.format_exc().rstrip()}"
             ) from error
-        if not isinstance(env, gymnasium.Env):
-            raise ConfigError(
-                f"{self.name} made a {type(env).__name__}, which is not a gymnasium.Env. Derive "
-                "it from gymnasium.Env, with reset(seed, options) and step(action)."
-            )
-        return env
+        if isinstance(env, gymnasium.Env) or is_tensor_env(env):
+            return env
+        raise ConfigError(
+            f"{self.name} made a {type(env).__name__}, which is not a gymnasium.Env. Derive it "
+            "from gymnasium.Env, with reset(seed, options) and step(action); or give it initial, "
+            "observe and step, as tensor environments have."
+        )
 
     def _is_to_be_awaited(self, registered: Any) -> bool:
         """Whether its `step` is a coroutine, which Gymnasium's checker cannot use."""
@@ -97,6 +110,7 @@ class EnvFactory:
         target = self.target
         if not isinstance(target, str):
             return target
+        target = TENSORS.get(target, target)
         module_name, colon, attribute = target.partition(":")
         if colon and (not module_name or module_name.startswith(".")):
             raise ConfigError(f"{target!r} names no module; write module:attr.")
@@ -134,6 +148,12 @@ class EnvFactory:
             signature.bind(**kwargs)
         except TypeError as error:
             raise ConfigError(f"Cannot make {self.name} with {self.kwargs}: {error}") from None
+
+
+def is_tensor_env(made: Any) -> bool:
+    """Whether it is a tensor program, by what it can do; see `types.TensorEnv`."""
+    does = (getattr(made, name, None) for name in ("initial", "observe", "step"))
+    return not isinstance(made, gymnasium.Env) and all(callable(what) for what in does)
 
 
 def _registration(make: Callable[..., Any]) -> Any:

@@ -47,7 +47,6 @@ class TensorPool(BasePool):
         self._count = torch.zeros((), dtype=torch.int64, device=device)
         self._state: TensorState = {}
         self._obs: DeviceObs = {}
-        self._sent: np.ndarray | None = None
         self._answer: StepBatch | None = None
 
     @property
@@ -117,7 +116,7 @@ class TensorPool(BasePool):
         self.begin(seed)
         nothing = torch.zeros(self.n_envs, device=self.device)
         never = nothing.bool()
-        unknown = {name: nothing + torch.nan for name in self.spec.metric_names}
+        unknown = dict.fromkeys(self.spec.metric_names, nothing + torch.nan)
         first = TensorBatch(self._obs, nothing, never, never, self._obs, unknown)
         return _on_host(first, self._everyone)
 

@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv
 from stoker.config.load import from_flat
 from stoker.config.numbers import parse_count
 from stoker.config.schema import Config
-from stoker.envs.registry import EnvFactory
+from stoker.envs.registry import EnvFactory, is_tensor_env
 from stoker.errors import CheckpointError, ConfigError
 from stoker.pools.spaces import ActionCodec
 from stoker.runs import checkpoint as checkpoints
@@ -247,6 +247,8 @@ def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str
         return env, f"<{type(env).__name__}>"
     if isinstance(env, str):
         return EnvFactory(env, kwargs), env
+    if is_tensor_env(env):  # which holds no state, so that one will do for all
+        return EnvFactory(lambda: env), f"<{type(env).__name__}>"
     if not callable(env):
         raise ConfigError(
             f"env is {env!r}; give a Gymnasium id, 'module:attr', a function that makes an "

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -19,6 +19,7 @@ from stoker.algos import ppo
 from stoker.algos.returns import ReturnScaler
 from stoker.collect.gather import FreeGatherer, Gatherer
 from stoker.collect.in_step import InStepCollector
+from stoker.collect.on_device import DeviceCollector
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
 from stoker.config.numbers import counted
@@ -31,18 +32,29 @@ from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.awaited import as_blocking
 from stoker.pools.base import BasePool
-from stoker.pools.choose import Probe, choose, probe
+from stoker.pools.choose import PoolKind, Probe, choose, probe
 from stoker.pools.envpool import EnvPoolPool, is_envpool
 from stoker.pools.inline import InlinePool
 from stoker.pools.open import open_pool
 from stoker.pools.process import ProcessPool
 from stoker.pools.spaces import describe_env
+from stoker.pools.tensor import TensorPool, describe_tensor_env
 from stoker.pools.vector import VectorPool
+from stoker.storage.on_device import DeviceStorage
 from stoker.storage.staged import StagedStorage
 from stoker.train import devices
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.sizes import capacity, check_fit, may_overlap, with_in_flight, with_n_envs
-from stoker.types import EnvSpec, Loss, LossFunction, Minibatch, Prepare, Prepared, Rollout
+from stoker.types import (
+    EnvSpec,
+    Loss,
+    LossFunction,
+    Minibatch,
+    Prepare,
+    Prepared,
+    Rollout,
+    TensorEnv,
+)
 
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
@@ -62,7 +74,7 @@ class Parts:
     pool: BasePool
     policy: ActorCritic
     scaler: ReturnScaler | None
-    collector: InStepCollector
+    collector: InStepCollector | DeviceCollector
     learner: Learner
     clock: PhaseClock
     collect_clock: PhaseClock
@@ -207,7 +219,7 @@ def _pins(pool: BasePool, device: torch.device) -> bool:
 class _Collection(NamedTuple):
     """A collector, and what goes with it."""
 
-    collector: InStepCollector
+    collector: InStepCollector | DeviceCollector
     learner_clock: PhaseClock
     clock: PhaseClock
     trial: OverlapTrial | None
@@ -222,6 +234,12 @@ def _make_collector(
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
     size, clock = StagedStorage.size(*shape), PhaseClock()
+    if isinstance(pool, TensorPool):
+        on_device = DeviceCollector(
+            pool, policy, DeviceStorage(*shape, device), clock, config.run.seed
+        )
+        why = "environments are tensors: they and the network share the device"
+        return _Collection(on_device, clock, clock, None, size, Decision("collect", "in step", why))
     rows = capacity(config) if elsewhere else config.ppo.n_steps
     if not may_overlap(config, elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
@@ -306,24 +324,54 @@ def _make_pool(
         check_fit(config, found.spec, device, elsewhere=False)
         pool = InlinePool(lambda: given, found.spec, 1, config.env)
         return pool, config, [Decision("pool", "inline", why)]
-    trial = as_blocking(source())
+    made = source.make()
+    if not isinstance(made, gymnasium.Env):
+        return _tensor_pool(config, made, source.name, device)
+    asked = config.env.pool
+    if asked == "tensor":
+        raise ConfigError(
+            f"pool is tensor, and {source.name} is an ordinary environment: it steps on the CPU. "
+            "Leave the pool to auto, or port it to tensors (docs/tensor-environments.md)."
+        )
+    trial = as_blocking(made)
     try:
         # Only to choose a pool is it worth knowing what a step takes.
-        found = probe(source.name, trial, 0.1 if config.env.pool == "auto" else 0.0)
+        found = probe(source.name, trial, 0.1 if asked == "auto" else 0.0)
     finally:
         trial.close()
-    cores, asked = devices.usable_cores(), config.env.pool
+    cores = devices.usable_cores()
     if asked == "io" or (asked == "auto" and found.waits):
         config = with_in_flight(config, config.env.in_flight or found.in_flight(cores))
-    check_fit(config, found.spec, device, elsewhere=config.env.pool != "inline")
-    return _pool_of_many(config, source, found)
+    check_fit(config, found.spec, device, elsewhere=asked != "inline")
+    return _pool_of_many(config, source, found, asked)
+
+
+def _tensor_pool(
+    config: Config, env: TensorEnv, name: str, device: torch.device
+) -> tuple[BasePool, Config, list[Decision]]:
+    if config.env.pool not in ("auto", "tensor"):
+        raise ConfigError(
+            f"pool is {config.env.pool}, and {name} is a tensor environment: it runs on the device "
+            "in the tensor pool. Leave the pool to auto."
+        )
+    if config.env.collect == "overlap":
+        raise ConfigError(
+            "collect is overlap, and environments that are tensors share the device with the "
+            "network: there is nothing to overlap with. Leave it to auto."
+        )
+    spec = describe_tensor_env(name, env)
+    check_fit(config, spec, device, elsewhere=False)
+    pool = TensorPool(env, spec, config.env.n_envs, device)
+    config = dataclasses.replace(config, env=dataclasses.replace(config.env, pool="tensor"))
+    why = f"a tensor environment: {config.env.n_envs:,} step at once where the network is"
+    return pool, config, [Decision("pool", "tensor", why)]
 
 
 def _pool_of_many(
-    config: Config, source: EnvFactory, found: Probe
+    config: Config, source: EnvFactory, found: Probe, asked: PoolKind | Literal["auto"]
 ) -> tuple[BasePool, Config, list[Decision]]:
     n_envs, cores, env = config.env.n_envs, devices.usable_cores(), config.env
-    choice = choose(found, n_envs, cores, env.n_workers, env.pool)
+    choice = choose(found, n_envs, cores, env.n_workers, asked)
     unchecked = source.unchecked()  # the one that was tried was checked
     pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env)
     chosen = choice.pool + (f", {counted(choice.n_workers, 'worker')}" if choice.n_workers else "")

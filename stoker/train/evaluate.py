@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,12 +14,13 @@ from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.base import BasePool
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
+from stoker.pools.tensor import TensorPool
 from stoker.pools.worker import Waits
-from stoker.types import EnvSpec, HostObs, Policy
+from stoker.types import EnvSpec, HostObs, Policy, TensorEnv
 
 _SEEDS_APART = 1_000_003
 """Added to a run's seed, so that evaluation episodes are not those that were trained on."""
-_MOST_ENVS, _MOST_THAT_WAIT = 10, 100
+_MOST_ENVS, _MOST_AT_ONCE = 10, 100
 _MOST_CUTS = 10
 
 
@@ -58,26 +59,26 @@ def evaluate(
     seed: int,
     max_steps: int,
     deterministic: bool = True,
-    waits: bool = False,
+    pool: str = "inline",
     wanted: Callable[[], bool] = lambda: True,
 ) -> EvalReport:
     """Run `episodes` episodes, or until `wanted` says no. Each environment plays a fixed number of
     them: taking whichever end first would favour short ones. An environment whose episode goes past
-    `max_steps`, or that is cut off time and again, plays no more. Environments whose steps `waits`
-    says take long step all at once."""
-    n_envs = min(episodes, _MOST_THAT_WAIT if waits else _MOST_ENVS)
+    `max_steps`, or that is cut off time and again, plays no more. `pool` is what they were trained
+    in: those that wait, or are tensors, step all at once."""
+    n_envs = min(episodes, _MOST_AT_ONCE if pool in ("io", "tensor") else _MOST_ENVS)
     quota = np.array([len(part) for part in np.array_split(np.arange(episodes), n_envs)])
     returns: list[list[float]] = [[] for _ in range(n_envs)]
     lengths: list[list[int]] = [[] for _ in range(n_envs)]
     total, length, cuts = np.zeros(n_envs), *(np.zeros(n_envs, np.int64) for _ in range(2))
-    with _pool(make_env, spec, n_envs, waits) as pool:
-        batch = pool.reset(seed + _SEEDS_APART)
+    with _pool(make_env, spec, n_envs, pool, device) as envs:
+        batch = envs.reset(seed + _SEEDS_APART)
         playing = np.arange(n_envs)
         obs, mask = batch.obs, batch.action_mask
         while playing.size and wanted():
             action = _act(policy, obs, mask, device, deterministic)
-            pool.send(action, playing)
-            batch = pool.recv(len(playing))
+            envs.send(action, playing)
+            batch = envs.recv(len(playing))
             total[playing] += batch.reward
             length[playing] += 1
             over = batch.terminated | batch.truncated
@@ -95,8 +96,12 @@ def evaluate(
     return EvalReport(list(chain(*returns)), list(chain(*lengths)), episodes - done)
 
 
-def _pool(make_env: EnvFactory, spec: EnvSpec, n_envs: int, waits: bool) -> BasePool:
-    if not waits:
+def _pool(
+    make_env: EnvFactory, spec: EnvSpec, n_envs: int, pool: str, device: torch.device
+) -> BasePool:
+    if pool == "tensor":
+        return TensorPool(cast(TensorEnv, make_env.make()), spec, n_envs, device)
+    if pool != "io":
         return InlinePool(make_env, spec, n_envs)
     trial = as_blocking(make_env())
     trial.close()

@@ -36,7 +36,7 @@ def evaluate_run(
         seed=model.config.run.seed + 1 if seed is None else seed,
         max_steps=model.config.run.eval_max_steps,
         deterministic=deterministic,
-        waits=model.config.env.pool == "io",
+        pool=model.config.env.pool,
     )
     return name, report
 

@@ -242,7 +242,7 @@ class Session:
         self.restore(saved)
         self._wall_before = spent  # what is thrown away took its time all the same
         self.counters.rollbacks += 1
-        acting = self.parts.collector.gatherer.policy
+        acting = self.parts.collector.policy
         for generator in (acting.generator, self.parts.learner.generator):
             generator.manual_seed(generator.initial_seed() + 1_000_003)
 
@@ -265,7 +265,7 @@ class Session:
                 episodes=run.eval_episodes,
                 seed=run.seed,
                 max_steps=run.eval_max_steps,
-                waits=self.config.env.pool == "io",
+                pool=self.config.env.pool,
                 wanted=lambda: not stop.requested,
             )
         except StokerError as error:
