@@ -47,6 +47,15 @@ COMMANDS = {
     "presets": Command(
         "stoker.cli.inspect", "presets", "list presets", ("stoker presets", "stoker presets --json")
     ),
+    "check": Command(
+        "stoker.cli.check",
+        "check",
+        "see whether an environment keeps its contract, and which pool it would get",
+        (
+            "stoker check tensor/CartPole-v1",
+            "stoker check my_module:MyEnv --env-kwargs '{gravity: 9.8}' --json",
+        ),
+    ),
     "site": Command(
         "stoker.cli.site",
         "site",

@@ -38,10 +38,11 @@ class DeviceCollector:
         everyone = slice(None)
         with self._clock.phase("env"):
             storage.begin(self.version)
-            noise = policy.draw_noise(storage.n_steps * storage.n_envs)
-            for t, drawn in enumerate(noise.unflatten(0, (storage.n_steps, storage.n_envs))):
+            rows = storage.capacity + 1  # as many as on the host, so the noise is the same
+            noise = policy.draw_noise(rows * storage.n_envs).unflatten(0, (rows, storage.n_envs))
+            for t in range(storage.n_steps):
                 obs = pool.obs
-                decided = policy.act(obs, None, drawn)
+                decided = policy.act(obs, None, noise[t])
                 storage.write_decision(t, everyone, obs, None, decided)
                 batch = pool.advance(decided.action)
                 storage.write_outcome(t, batch, policy.value(batch.final_obs))

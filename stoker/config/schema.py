@@ -49,7 +49,7 @@ _SIZES = PrimitiveConstructorSpec[tuple[int, ...]](
     is_instance=lambda value: isinstance(value, tuple),
     str_from_instance=lambda value: [",".join(map(str, value))],
 )
-_MAPPING = PrimitiveConstructorSpec[dict[str, Any]](
+MAPPING = PrimitiveConstructorSpec[dict[str, Any]](
     nargs=1,
     metavar="YAML",
     instance_from_str=lambda args: _read_mapping(args[0]),
@@ -100,7 +100,7 @@ class EnvSettings(FaultSettings):
     env: Annotated[str, _also("env_id")] = "CartPole-v1"
     """A Gymnasium id, or `module:attr` where attr is an environment class or a function that
     makes one."""
-    env_kwargs: Annotated[dict[str, Any], _MAPPING] = field(default_factory=dict)
+    env_kwargs: Annotated[dict[str, Any], MAPPING] = field(default_factory=dict)
     """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
     n_envs: Annotated[int, COUNT, _also("num_envs")]
     """How many environments step together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
@@ -17,7 +18,7 @@ class DeviceStorage(RolloutStorage):
         kept.reward[t] = batch.reward
         kept.terminated[t] = batch.terminated
         kept.truncated[t] = batch.truncated
-        kept.final_value[t] = final_value * batch.truncated
+        kept.final_value[t] = torch.where(batch.truncated, final_value, 0.0)
         kept.valid[t] = True
 
     def _judge_finals(self, policy: Policy) -> None:

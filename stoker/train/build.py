@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -39,6 +40,7 @@ from stoker.pools.open import open_pool
 from stoker.pools.process import ProcessPool
 from stoker.pools.spaces import describe_env
 from stoker.pools.tensor import TensorPool, describe_tensor_env
+from stoker.pools.tensor_check import check_tensor_env
 from stoker.pools.vector import VectorPool
 from stoker.storage.on_device import DeviceStorage
 from stoker.storage.staged import StagedStorage
@@ -360,11 +362,21 @@ def _tensor_pool(
             "network: there is nothing to overlap with. Leave it to auto."
         )
     spec = describe_tensor_env(name, env)
+    _check_tensors(env, spec, device)
     check_fit(config, spec, device, elsewhere=False)
     pool = TensorPool(env, spec, config.env.n_envs, device)
     config = dataclasses.replace(config, env=dataclasses.replace(config.env, pool="tensor"))
     why = f"a tensor environment: {config.env.n_envs:,} step at once where the network is"
     return pool, config, [Decision("pool", "tensor", why)]
+
+
+def _check_tensors(env: TensorEnv, spec: EnvSpec, device: torch.device) -> None:
+    """Refuse what would give wrong results, and warn of what makes it slow."""
+    found = check_tensor_env(env, spec, device)
+    if found.wrong:
+        raise ConfigError([f"{spec.name}: {problem}" for problem in found.wrong])
+    for problem in found.breaks:
+        warnings.warn(f"{spec.name} cannot be captured: {problem}", stacklevel=2)
 
 
 def _pool_of_many(

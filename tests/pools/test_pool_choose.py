@@ -339,6 +339,6 @@ class AsyncSleeper(AsCoroutines):
 )
 def test_what_is_picked_for_an_environment(make_env: Any, pool: str, waits: str) -> None:
     env = as_blocking(make_env())
-    choice = choose(probe("tried", env), n_envs=8, cores=2)
+    choice = choose(probe("tried", env), n_envs=4, cores=2)
     assert (choice.pool, choice.waits) == (pool, waits)
     env.close()

@@ -1,0 +1,89 @@
+"""`stoker check ENV`: whether an environment keeps its contract, before any training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import gymnasium
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from stoker.cli.flags import parse
+from stoker.config.schema import COUNT, MAPPING
+from stoker.runs.strict_json import dumps
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckArguments:
+    """Step an environment a few times, and say what is wrong with it and how it would be stepped.
+
+    Leaves with 0 if nothing is wrong, with 1 if something is.
+    """
+
+    env: tyro.conf.Positional[str]
+    """A Gymnasium id, or `module:attr` where attr is an environment class or a function that
+    makes one."""
+    env_kwargs: Annotated[dict[str, Any], MAPPING] = field(default_factory=dict)
+    """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
+    n_envs: Annotated[int, COUNT] = 8
+    """How many are to step together, which decides the pool."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """Where a tensor environment is to run."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def check(arguments: list[str]) -> int:
+    """`stoker check`."""
+    given = parse(CheckArguments, arguments, "check")
+    from stoker.envs.registry import EnvFactory  # late: `--help` is quick
+
+    factory = EnvFactory(given.env, given.env_kwargs)
+    made = factory.make()
+    ordinary = isinstance(made, gymnasium.Env)
+    found = _ordinary(made, given) if ordinary else _tensors(made, given)
+    if given.json:
+        print(dumps({"env": given.env, **found}))
+    else:
+        _show(given.env, found)
+    return 1 if found["wrong"] else 0
+
+
+def _ordinary(made: Any, given: CheckArguments) -> dict[str, Any]:
+    """What a few steps show. A fault is raised, in the words that training has for it."""
+    from stoker.pools.awaited import as_blocking
+    from stoker.pools.choose import choose, probe, usable_cores
+
+    env = as_blocking(made)
+    try:
+        tried = probe(given.env, env)
+    finally:
+        env.close()
+    choice = choose(tried, given.n_envs, usable_cores())
+    return {"wrong": [], "breaks": [], "pool": choice.pool, "why": choice.reason}
+
+
+def _tensors(made: Any, given: CheckArguments) -> dict[str, Any]:
+    from stoker.pools.tensor import describe_tensor_env
+    from stoker.pools.tensor_check import check_tensor_env
+    from stoker.train.devices import find_device
+
+    spec = describe_tensor_env(given.env, made)
+    found = check_tensor_env(made, spec, find_device(given.device))
+    why = "a tensor environment, which steps where the network is"
+    return {**found._asdict(), "pool": "tensor", "why": why}
+
+
+def _show(name: str, found: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for problem in found["wrong"]:
+        console.print("[bold red]wrong:[/]", escape(problem))
+    for problem in found["breaks"]:
+        console.print("[bold yellow]slow:[/]", escape(problem))
+    if not found["wrong"]:
+        console.print(f"{escape(name)} steps as it should.", "pool:", found["pool"], end=" ")
+        console.print(f"({escape(found['why'])})")
+    if found["breaks"]:
+        console.print("What is slow cannot be captured as a CUDA graph; it runs all the same.")

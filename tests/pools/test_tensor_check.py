@@ -1,0 +1,144 @@
+"""What is said of tensor environments that do not keep the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensor_envs import Dice, Ladder
+
+from stoker.pools.tensor import describe_tensor_env
+from stoker.pools.tensor_check import Findings, check_tensor_env
+from stoker.types import Rng, TensorState, TensorStep
+
+CPU = torch.device("cpu")
+
+
+def findings(env: Any) -> Findings:
+    return check_tensor_env(env, describe_tensor_env("test", env), CPU)
+
+
+class Broken(Ladder):
+    """Does something more in every step."""
+
+    def step(self, state: TensorState, action: torch.Tensor, rng: Rng) -> TensorStep:
+        self.also(state, rng)
+        return self.changed(super().step(state, action, rng), state)
+
+    def also(self, state: TensorState, rng: Rng) -> None: ...
+
+    def changed(self, step: TensorStep, state: TensorState) -> TensorStep:
+        return step
+
+
+@pytest.mark.parametrize("env", [Ladder(), Dice()])
+def test_nothing_is_found_where_nothing_is_amiss(env: Any) -> None:
+    assert findings(env) == ([], [])
+
+
+BREAKS = {
+    "if state['rung'].max() > 3: pass": "decides in Python",
+    "state['rung'].sum().item()": "fetches values",
+    "float(state['rung'][0])": "fetches values",
+    "range(state['rung'][0])": "fetches values",
+    "state['rung'].tolist()": "fetches values",
+    "state['rung'][state['rung'] > 0]": "selects by a mask",
+    "state['rung'].clone()[state['rung'] > 0] = 1": "selects by a mask",
+    "state['rung'].nonzero()": "size depends on values",
+    "torch.where(state['rung'] > 0)": "size depends on values",
+    "torch.tensor([1.0, 2.0])": "makes a tensor of Python's values",
+    "torch.rand(5)": "draws from torch's own generator",
+    "torch.randn_like(state['rung'].float())": "draws from torch's own generator",
+}
+
+
+@pytest.mark.parametrize("line", BREAKS)
+def test_what_breaks_a_capture_is_named_with_its_line(line: str) -> None:
+    class Breaks(Broken):
+        def also(self, state: TensorState, rng: Rng) -> None:
+            exec(compile(line, "theirs.py", "exec"), {"torch": torch, "state": state})
+
+    found = findings(Breaks())
+    assert found.wrong == []
+    (sentence,) = found.breaks
+    assert BREAKS[line] in sentence
+    assert sentence.startswith("theirs.py, line 1")
+
+
+WRONG = {
+    "in place": (lambda s, old: old["rung"].add_(1) is None or s, "changes state['rung'] in place"),
+    "dtype": (
+        lambda s, old: s._replace(state=s.state | {"rung": s.state["rung"].float()}),
+        "state['rung'] is [5] torch.int64 before a step and [5] torch.float32 after it",
+    ),
+    "name": (
+        lambda s, old: s._replace(state={"rung": s.state["rung"]}),
+        "state['age'] is [5] torch.int64 before a step and missing after it",
+    ),
+    "rows": (
+        lambda s, old: s._replace(state=s.state | {"age": s.state["age"][:2]}),
+        "state['age'] of step has the shape (2,) for 5 environments",
+    ),
+    "no dict": (lambda s, old: s._replace(state=[1]), "step gives a list as the state"),
+    "reward": (lambda s, old: s._replace(reward=1.0), "reward of step is a float; expected a"),
+    "reward shape": (
+        lambda s, old: s._replace(reward=s.reward[:, None]),
+        "reward of step has the shape [5, 1]; expected [5]",
+    ),
+    "flags": (
+        lambda s, old: s._replace(terminated=s.terminated.long()),
+        "terminated of step is of int64; expected bool",
+    ),
+    "nan": (lambda s, old: s._replace(reward=s.reward / 0), "reward of step holds NaN or infinity"),
+    "metrics": (
+        lambda s, old: s._replace(metrics={}),
+        "step gives the metrics []; metric_names declares ['rung']",
+    ),
+    "others": (
+        lambda s, old: s._replace(reward=s.reward + old["rung"].float().mean()),
+        "depends on the other rows of the batch",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_what_gives_wrong_results(how: str) -> None:
+    change, expected = WRONG[how]
+
+    class Wrong(Broken):
+        def changed(self, step: TensorStep, state: TensorState) -> TensorStep:
+            changed: TensorStep = change(step, state)
+            return changed
+
+    (sentence,) = findings(Wrong()).wrong
+    assert expected in sentence
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (lambda s: s["rung"].float(), "What observe gives has the shape [5]; expected [5, 3]"),
+        (lambda s: s["rung"][:, None].expand(5, 3), "is of int64; expected float32"),
+        (lambda s: s["rung"][:, None].expand(5, 3) / 0.0, "holds NaN or infinity"),
+        (lambda s: {"other": s["rung"]}, "observe gives ['other']; the observation space has"),
+        (lambda s: [1], "observe gives a list"),
+    ],
+)
+def test_observations_that_are_not_what_the_space_says(seen: Any, expected: str) -> None:
+    class Wrong(Ladder):
+        def observe(self, state: TensorState) -> torch.Tensor:
+            found: torch.Tensor = seen(state)
+            return found
+
+    (sentence,) = findings(Wrong()).wrong
+    assert expected in sentence
+
+
+def test_another_device() -> None:
+    class Elsewhere(Ladder):
+        def initial(self, n: int, rng: Rng) -> TensorState:
+            return {name: v.to("meta") for name, v in super().initial(n, rng).items()}
+
+    (sentence,) = findings(Elsewhere()).wrong
+    assert "state['rung'] of initial is on the meta, and the run on the cpu" in sentence

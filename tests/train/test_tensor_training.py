@@ -1,0 +1,219 @@
+"""Training tensor environments: the same bits as on the host, resumed, evaluated, refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensor_envs
+import torch
+from tensor_envs import Dice, HostLadder, Ladder
+
+from stoker.config import resolve
+from stoker.envs.registry import EnvFactory
+from stoker.errors import ConfigError
+from stoker.train import loop
+from stoker.train.agent import PPO
+from stoker.train.build import Parts, build
+from stoker.train.session import Session
+from stoker.train.signals import StopRequest
+from stoker.train.start import resume, train
+from stoker.types import TensorStep
+
+SIZES: dict[str, Any] = {"n_envs": 6, "n_steps": 16, "batch_size": 24, "n_epochs": 2}
+SIZES |= {"network_arch": (16, 16), "device": "cpu", "eval_episodes": 0}
+
+
+def trained(make_env: Callable[..., Any], iterations: int, **settings: Any) -> Parts:
+    steps = iterations * SIZES["n_envs"] * SIZES["n_steps"]
+    config = resolve({"env": "test", **SIZES, "timesteps": steps, **settings}, on_gpu=False)
+    parts = build(config, EnvFactory(make_env))
+    loop.run(Session(parts, None), lambda progress: None, StopRequest(None))
+    return parts
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_it_learns_bit_for_bit_what_the_same_environment_on_the_host_teaches(
+    normalize: bool,
+) -> None:
+    settings = {"normalize_obs": normalize, "normalize_reward": normalize, "collect": "step"}
+    # Of what is cut off, the last values are computed in batches of other sizes, in other bits.
+    on_device = trained(lambda: Ladder(longest=10_000), 6, **settings)
+    on_host = trained(lambda: HostLadder(longest=10_000), 6, pool="inline", **settings)
+    assert on_device.config.env.pool == "tensor"
+    ours, theirs = on_device.policy.state_dict(), on_host.policy.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    ours_said, theirs_said = (parts.collector.metrics() for parts in (on_device, on_host))
+    assert ours_said.keys() == theirs_said.keys()
+    for name, value in theirs_said.items():
+        if name != "env/rung":  # of which the session has fetched some
+            assert ours_said[name] == pytest.approx(value, rel=1e-12), name
+
+
+def test_the_rollout_is_the_hosts_in_every_field() -> None:
+    on_device = trained(Ladder, 1, collect="step")
+    on_host = trained(HostLadder, 1, pool="inline", collect="step")
+    for _ in range(3):
+        ours, theirs = (
+            parts.collector.collect().judged_by(parts.policy, parts.collector.version)
+            for parts in (on_device, on_host)
+        )
+        assert theirs.truncated.any()
+        assert theirs.terminated.any()
+        for name, field in theirs._asdict().items():
+            mine = getattr(ours, name)
+            if name == "final_value":
+                torch.testing.assert_close(mine, field, rtol=1e-5, atol=1e-6)
+                assert torch.equal(mine != 0, theirs.truncated)
+            elif isinstance(field, torch.Tensor):
+                assert torch.equal(mine, field), name
+            elif isinstance(field, dict):
+                assert all(torch.equal(mine[leaf], value) for leaf, value in field.items())
+
+
+def test_episodes_are_averaged_over_the_last_hundred() -> None:
+    from stoker.collect.episodes import EpisodeTracker
+    from stoker.collect.on_device import DeviceEpisodes
+    from stoker.types import PLAIN, StepBatch, TensorBatch
+
+    rng = np.random.default_rng(0)
+    for n_envs, likely in ((3, 0.2), (250, 0.9)):
+        tensors, arrays = DeviceEpisodes(n_envs, torch.device("cpu")), EpisodeTracker(n_envs)
+        assert tensors.metrics() == arrays.metrics() == {}
+        for _ in range(40):
+            reward = rng.integers(0, 9, n_envs).astype(np.float32)
+            over, cut = rng.random(n_envs) < likely, rng.random(n_envs) < 0.5
+            flags = (over & ~cut, over & cut)
+            shown = {PLAIN: reward[:, None]}
+            valid = np.ones(n_envs, bool)
+            ids = np.arange(n_envs)
+            arrays.take(StepBatch(ids, shown, reward, *flags, shown, None, valid, {}))
+            given = [torch.from_numpy(x) for x in (reward, *flags)]
+            tensors.take(TensorBatch({}, *given, {}, {}))
+            assert tensors.metrics() == pytest.approx(arrays.metrics())
+
+
+def test_the_metrics_of_environments_are_averaged() -> None:
+    class Odd(Ladder):
+        def step(self, *given: Any) -> TensorStep:
+            step = super().step(*given)
+            rung = step.metrics["rung"]
+            return step._replace(metrics={"rung": torch.where(rung > 0, rung, torch.nan)})
+
+    parts = trained(Odd, 1, log_every=10)
+    storage = parts.collector.collect()
+    parts.collector.metrics()
+    storage = parts.collector.collect()
+    reward = storage.judged_by(parts.policy, 1).reward
+    expected = reward[reward > 0].mean().item()
+    assert parts.collector.metrics()["env/rung"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("space", ["Box", "MultiDiscrete", "MultiBinary"])
+def test_every_kind_of_action(space: str) -> None:
+    from gymnasium import spaces
+
+    made = {
+        "Box": spaces.Box(-2, 4, (2,), np.float32),
+        "MultiDiscrete": spaces.MultiDiscrete([3, 4]),
+        "MultiBinary": spaces.MultiBinary(2),
+    }[space]
+    parts = trained(lambda: Dice(made), 2)
+    said = parts.pool.obs["said"]  # type: ignore[attr-defined]
+    low, high = {"Box": (-2, 4), "MultiDiscrete": (0, 3), "MultiBinary": (0, 1)}[space]
+    assert low <= said.min() <= said.max() <= high
+
+
+def test_a_stopped_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    given = {**SIZES, "env": "tensor_envs:Dice", "runs_dir": str(tmp_path), "eval_episodes": 3}
+    half, whole = ({**given, "timesteps": n * 96, "checkpoint_every": 96} for n in (4, 8))
+    train(resolve({**whole, "run_name": "whole"}, on_gpu=False))
+    train(resolve({**half, "run_name": "half"}, on_gpu=False))
+    resume(tmp_path / "half", timesteps=8 * 96)
+    ours, theirs = (PPO.load(tmp_path / name, device="cpu") for name in ("half", "whole"))
+    for name, value in theirs.policy.state_dict().items():
+        assert torch.equal(ours.policy.state_dict()[name], value), name
+
+
+def test_an_object_of_one_will_do_in_python() -> None:
+    model = PPO("MlpPolicy", Ladder(), **SIZES | {"n_envs": 24}, learning_rate=3e-3)
+    model.learn(20_000)
+    action, _ = model.predict(np.zeros(3, np.float32))
+    assert action == 1, "up"
+
+
+def test_cart_pole_is_learned() -> None:
+    model = PPO(
+        "MlpPolicy",
+        "tensor/CartPole-v1",
+        n_envs=32,
+        n_steps=64,
+        batch_size=256,
+        n_epochs=10,
+        network_arch=(64, 64),
+        learning_rate=1e-3,
+        device="cpu",
+        seed=0,
+    )
+    model.learn(130_000)
+    from stoker.train.evaluate import evaluate
+
+    report = evaluate(
+        model.policy,
+        EnvFactory("tensor/CartPole-v1"),
+        model.spec,
+        torch.device("cpu"),
+        episodes=20,
+        seed=0,
+        max_steps=1000,
+        pool="tensor",
+    )
+    assert len(report.returns) == 20
+    assert report.mean_reward >= 475
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"pool": "process"}, "pool is process, and Ladder is a tensor environment"),
+        ({"collect": "overlap"}, "there is nothing to overlap with"),
+    ],
+)
+def test_what_tensors_cannot_do(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        trained(Ladder, 1, **settings)
+
+
+def test_an_ordinary_environment_is_no_tensor_one() -> None:
+    with pytest.raises(ConfigError, match="pool is tensor, and HostLadder is an ordinary"):
+        trained(HostLadder, 1, pool="tensor")
+    with pytest.raises(ConfigError, match="Ladder is a tensor environment, which steps many"):
+        EnvFactory(Ladder)()
+
+
+def test_one_that_gives_wrong_results_is_not_trained_on() -> None:
+    class Wrong(Ladder):
+        def step(self, *given: Any) -> TensorStep:
+            return super().step(*given)._replace(reward=torch.full((len(given[1]),), torch.nan))
+
+    with pytest.raises(ConfigError, match="Wrong: reward of step holds NaN or infinity"):
+        trained(Wrong, 1)
+
+
+def test_one_that_cannot_be_captured_is_trained_on_with_a_warning() -> None:
+    class Slow(Ladder):
+        def step(self, *given: Any) -> TensorStep:
+            given[0]["rung"].sum().item()
+            return super().step(*given)
+
+    with pytest.warns(UserWarning, match="Slow cannot be captured: test_tensor_training.py"):
+        trained(Slow, 1)
+
+
+assert tensor_envs  # by its name, in the run that is resumed
