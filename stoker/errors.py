@@ -64,3 +64,7 @@ class RunError(StokerError):
 
 class TrainingError(StokerError):
     """Training cannot go on (the loss stays non-finite, for one)."""
+
+
+class GatheringInterruptedError(Exception):
+    """Whoever wanted a rollout does not want it any more."""

@@ -177,6 +177,11 @@ class Rollout(NamedTuple):
     last_value: Tensor  # [N], V of the observation after the last step
     chosen: Tensor | None  # int64 [R], the T * N rows to learn from, in order; None: all
 
+    def first(self, steps: int, chosen: Tensor | None) -> Rollout:
+        """The first steps, of every field, and which of their rows to learn from."""
+        cut = Rollout(*(_mapped(lambda field: field[:steps], value) for value in self))
+        return cut._replace(last_value=self.last_value, chosen=chosen)
+
 
 class Minibatch(NamedTuple):
     """B shuffled rows of a rollout with what the loss needs."""

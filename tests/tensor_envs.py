@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stoker.types import Rng, TensorState, TensorStep
 
-SEEN = spaces.Box(-100, 100, (3,), np.float32)
+SEEN = spaces.Box(-1000, 1000, (3,), np.float32)
 TOP, LONGEST = 4, 11
 
 

@@ -15,6 +15,7 @@ import torch
 
 from stoker.collect.acting import Acting, CapturedActing, Place
 from stoker.collect.episodes import EpisodeTracker, MetricSums
+from stoker.errors import GatheringInterruptedError
 from stoker.pools.journal import JournalKeeper
 from stoker.storage.staged import StagedStorage
 from stoker.types import Clock, EpisodeJournal, Policy, Pool, StepBatch
@@ -22,12 +23,7 @@ from stoker.types import Clock, EpisodeJournal, Policy, Pool, StepBatch
 _NOT_ASKED, _ELSEWHERE = -1, -2  # whose step an environment is busy with: none, another rollout's
 _TAIL, _SHORTEST_TAIL_S = 0.05, 0.02
 
-
 Wanted = Callable[[], bool]
-
-
-class GatheringInterruptedError(Exception):
-    """Whoever wanted the rollout does not want it any more."""
 
 
 class Gathered(NamedTuple):

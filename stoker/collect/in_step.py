@@ -8,7 +8,6 @@ import torch
 from stoker.collect.episodes import MetricSums
 from stoker.collect.gather import Gathered, Gatherer
 from stoker.storage.staged import StagedStorage
-from stoker.types import Policy
 
 
 class InStepCollector:
@@ -17,7 +16,7 @@ class InStepCollector:
     ahead = False
 
     def __init__(self, gatherer: Gatherer, storage: StagedStorage) -> None:
-        self.gatherer = gatherer
+        self.gatherer, self.policy = gatherer, gatherer.policy
         self.version = 0
         """Of the learner's weights."""
         self.steps = self.late = 0
@@ -26,16 +25,10 @@ class InStepCollector:
         self._metrics = MetricSums()
         self._episodes: dict[str, float] = {}
 
-    @property
-    def policy(self) -> Policy:
-        """The one that acts."""
-        return self.gatherer.policy
-
     def collect(self, last: bool = False) -> StagedStorage:
         """A full rollout; `last` says that no other is wanted soon."""
-        stream = self.gatherer.stream
-        if stream is not None:
-            stream.wait_stream(torch.cuda.current_stream())  # the last update
+        if self.gatherer.stream is not None:
+            self.gatherer.stream.wait_stream(torch.cuda.current_stream())  # the last update
         self.gatherer.begin(self._storage, self.version)
         self._note(self.gatherer.complete(self._storage))
         return self._storage

@@ -12,7 +12,11 @@ SHIPPED = {
 """Where the environments of our own ids are; nothing is imported until one is made."""
 
 TENSORS = {
+    "tensor/Acrobot-v1": "stoker.envs.tensor.acrobot:Acrobot",
     "tensor/CartPole-v1": "stoker.envs.tensor.cart_pole:CartPole",
+    "tensor/MountainCar-v0": "stoker.envs.tensor.mountain_car:MountainCar",
+    "tensor/MountainCarContinuous-v0": "stoker.envs.tensor.mountain_car:MountainCarContinuous",
+    "tensor/Pendulum-v1": "stoker.envs.tensor.pendulum:Pendulum",
 }
 """Those that are tensor programs (`types.TensorEnv`), which Gymnasium does not know."""
 

@@ -25,16 +25,11 @@ class RolloutStorage:
     """Of one forward pass: enough to fill a GPU, little enough for its memory."""
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        n_steps: int,
-        n_envs: int,
-        device: torch.device,
-        capacity: int | None = None,
+        self, spec: EnvSpec, n_steps: int, n_envs: int, device: torch.device, capacity: int = 0
     ) -> None:
         self.n_steps, self.n_envs, self.device = n_steps, n_envs, device
         self.capacity = rows = capacity or n_steps
-        """Steps that one environment may have, where others have fewer."""
+        """Steps that one environment may have, where others have fewer; by default as many."""
         self.version = 0
         """Of the weights that acted."""
         self._has_older = False
@@ -44,12 +39,9 @@ class RolloutStorage:
             # what is not wanted.
             return torch.zeros(rows + 1, n_envs, *tail, dtype=dtype, device=device)
 
-        leaves = {
-            name: (leaf.shape, getattr(torch, leaf.dtype))
-            for name, leaf in spec.observation.items()
-        }
+        leaves = spec.observation.items()
         self._rollout = Rollout(
-            obs={name: field(*tail, dtype=dtype) for name, (tail, dtype) in leaves.items()},
+            obs={n: field(*leaf.shape, dtype=getattr(torch, leaf.dtype)) for n, leaf in leaves},
             action=field(spec.action.width, dtype=getattr(torch, spec.action.stored_dtype)),
             action_mask=field(spec.mask_width, dtype=torch.bool) if spec.has_mask else None,
             behaviour_log_prob=field(),
@@ -64,10 +56,7 @@ class RolloutStorage:
             last_value=torch.zeros(n_envs, device=device),
             chosen=None,
         )
-        self._last_obs: DeviceObs = {
-            name: torch.zeros(n_envs, *tail, dtype=dtype, device=device)
-            for name, (tail, dtype) in leaves.items()
-        }
+        self._last_obs = {n: torch.zeros_like(rows[0]) for n, rows in self._rollout.obs.items()}
 
     @staticmethod
     def size(spec: EnvSpec, n_steps: int, n_envs: int) -> int:
@@ -113,34 +102,22 @@ class RolloutStorage:
         acted = version == self.version and not self._has_older
         kept = self._as_far_as_it_goes()
         steps = max(1, self.rows_at_once // self.n_envs)
-        for t in range(0, len(kept.value), steps):
-            some = {leaf: rows[t : t + steps].flatten(0, 1) for leaf, rows in kept.obs.items()}
-            value = kept.value[t : t + steps].view(-1)
+        for part in (slice(t, t + steps) for t in range(0, len(kept.value), steps)):
+            some = {leaf: rows[part].flatten(0, 1) for leaf, rows in kept.obs.items()}
             if acted:
-                value.copy_(policy.value(some))
+                kept.value[part].view(-1).copy_(policy.value(some))
                 continue
-            mask = kept.action_mask
-            judged = policy.appraise(
-                some,
-                None if mask is None else mask[t : t + steps].flatten(0, 1),
-                kept.action[t : t + steps].flatten(0, 1),
-            )
-            value.copy_(judged[0])
-            kept.log_prob[t : t + steps].view(-1).copy_(judged[1])
+            mask = None if kept.action_mask is None else kept.action_mask[part].flatten(0, 1)
+            value, log_prob = policy.appraise(some, mask, kept.action[part].flatten(0, 1))
+            kept.value[part].view(-1).copy_(value)
+            kept.log_prob[part].view(-1).copy_(log_prob)
         kept.last_value.copy_(policy.value(self._last_obs))
         self._judge_finals(policy)
         return kept._replace(log_prob=kept.behaviour_log_prob) if acted else kept
 
     def _as_far_as_it_goes(self, steps: int | None = None, chosen: Tensor | None = None) -> Rollout:
         """The first `steps` (n_steps), of which the rows `chosen` (all) are to be learned from."""
-        steps = steps or self.n_steps
-        first: dict[str, Any] = {
-            name: field[:steps] if isinstance(field, Tensor) else field
-            for name, field in self._rollout._asdict().items()
-        }
-        obs = {leaf: value[:steps] for leaf, value in self._rollout.obs.items()}
-        last_value = self._rollout.last_value
-        return Rollout(**first | {"obs": obs, "last_value": last_value, "chosen": chosen})
+        return self._rollout.first(steps or self.n_steps, chosen)
 
     def _judge_finals(self, policy: Policy) -> None:
         """V(final_obs) where an episode was truncated."""

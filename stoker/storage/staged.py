@@ -11,6 +11,8 @@ from torch import Tensor
 from stoker.storage.rollout import RolloutStorage
 from stoker.types import DeviceObs, HostObs, Policy, Rollout, StepBatch
 
+_STAGED = ("reward", "terminated", "truncated", "valid")
+
 
 class StagedStorage(RolloutStorage):
     """Decisions are written to the device as they are taken, outcomes staged on the host.
@@ -23,14 +25,10 @@ class StagedStorage(RolloutStorage):
         super().__init__(*given, **named)
         self._finals: list[tuple[np.ndarray, HostObs]] = []  # flat places, and what was seen there
         pinned = self.device.type == "cuda"
+        fields = {name: getattr(self._rollout, name)[: self.capacity] for name in _STAGED}
         self._staged = {
-            name: torch.zeros(self.capacity, self.n_envs, dtype=dtype, pin_memory=pinned)
-            for name, dtype in (
-                ("reward", torch.float32),
-                ("terminated", torch.bool),
-                ("truncated", torch.bool),
-                ("valid", torch.bool),
-            )
+            name: torch.zeros_like(field, device="cpu", pin_memory=pinned)
+            for name, field in fields.items()
         }
         self._host = {name: tensor.numpy() for name, tensor in self._staged.items()}
 

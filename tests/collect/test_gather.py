@@ -19,8 +19,9 @@ from torch.utils import _pytree as pytree
 
 from stoker.algos import ppo
 from stoker.collect import gather
-from stoker.collect.gather import FreeGatherer, Gathered, Gatherer, GatheringInterruptedError
+from stoker.collect.gather import FreeGatherer, Gathered, Gatherer
 from stoker.config.schema import PPOSettings
+from stoker.errors import GatheringInterruptedError
 from stoker.monitor.phases import PhaseClock
 from stoker.storage.staged import StagedStorage
 from stoker.types import PLAIN, Rollout
