@@ -1,0 +1,1 @@
+"""A portfolio over bars of prices, as a tensor program: see `env.Trading`."""
