@@ -17,6 +17,7 @@ TENSORS = {
     "tensor/MountainCar-v0": "stoker.envs.tensor.mountain_car:MountainCar",
     "tensor/MountainCarContinuous-v0": "stoker.envs.tensor.mountain_car:MountainCarContinuous",
     "tensor/Pendulum-v1": "stoker.envs.tensor.pendulum:Pendulum",
+    "tensor/Trading-v0": "stoker.envs.trading.env:Trading",
 }
 """Those that are tensor programs (`types.TensorEnv`), which Gymnasium does not know."""
 

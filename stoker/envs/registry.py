@@ -198,7 +198,7 @@ def _import(name: str) -> Any:
 
 def _reason(name: str, error: Exception) -> str:
     """What Gymnasium says; our suggestion names whole ids, so it takes the place of Gymnasium's."""
-    ids = [key for key in gymnasium.registry if not key.startswith("phys2d/")]
+    ids = [*TENSORS, *(key for key in gymnasium.registry if not key.startswith("phys2d/"))]
     suggestion = _near(name, ids)
     said = str(error)
     return said.partition(" Did you mean")[0] + suggestion if suggestion else said

@@ -123,7 +123,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1024,512,512,256" in out
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "eval", "runs", "presets"])
+@pytest.mark.parametrize("command", ["train", "resume", "eval", "runs", "presets", "check"])
 def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = called(capsys, command, "--help")
     assert code == 0
