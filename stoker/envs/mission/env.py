@@ -7,14 +7,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
-from stoker.envs.mission.observe import vector, vector_size
+from stoker.envs.mission.observe import vector
 from stoker.envs.mission.orders import Action
 from stoker.envs.mission.picture import picture
-from stoker.envs.mission.raster import SHAPE, raster
+from stoker.envs.mission.raster import raster
 from stoker.envs.mission.rules import step
 from stoker.envs.mission.scenario import COMPONENTS, DEFAULT, load_scenario
+from stoker.envs.mission.spaces import action_space, observation_space
 from stoker.envs.mission.start import draws_at_start, initial
 from stoker.envs.mission.state import State, rules_of
 from stoker.errors import ConfigError, EnvError
@@ -45,14 +45,9 @@ class MissionEnv(gymnasium.Env[Observation, np.ndarray]):
         self.render_mode = render_mode
         self.rules = rules_of(load_scenario(scenario))
         self.state: State | None = None
-        self.action_space = spaces.MultiDiscrete([len(Action)] * self.rules.attackers)
-        box = spaces.Box(-1.0, 1.0, (vector_size(self.rules),), np.float32)
         self._raster = raster
-        self.observation_space: spaces.Space[Any] = (
-            spaces.Dict({"vector": box, "raster": spaces.Box(0, 255, SHAPE, np.uint8)})
-            if raster
-            else box
-        )
+        self.action_space = action_space(self.rules)
+        self.observation_space = observation_space(self.rules, raster)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

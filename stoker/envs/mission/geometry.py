@@ -13,7 +13,7 @@ HEADING = np.stack(
 ).astype(np.float32)
 """Unit vector [DIRECTIONS, 2] of each."""
 UNIT_RADIUS = 1.0
-_FLAT = np.float32(1e-6)
+FLAT = np.float32(1e-6)
 """A component of a direction that is smaller than this counts as this, to divide by."""
 
 
@@ -58,7 +58,7 @@ def crossing(start: np.ndarray, way: np.ndarray, boxes: Boxes) -> tuple[np.ndarr
 
     A line that misses a box leaves it before it enters it.
     """
-    way = np.where(np.abs(way) < _FLAT, _FLAT, way)
+    way = np.where(np.abs(way) < FLAT, FLAT, way)
     x, y = way[..., :1], way[..., 1:]
     middle_x = (boxes.centre[:, 0] - start[..., :1]) / x
     middle_y = (boxes.centre[:, 1] - start[..., 1:]) / y
@@ -82,11 +82,11 @@ def ray_lengths(
     enter, leave = crossing(origin, way, boxes)
     hits = (leave >= np.maximum(enter, 0)) & (boxes.height > altitude[:, None, None])
     nearest = np.where(hits, np.maximum(enter, 0), 1).min(-1)
-    to_wall = crossing(origin, way, _hall(arena))[1][..., 0]
+    to_wall = crossing(origin, way, hall(arena))[1][..., 0]
     return np.clip(np.minimum(nearest, to_wall), 0, 1)
 
 
-def _hall(arena: float) -> Boxes:
+def hall(arena: float) -> Boxes:
     """The arena itself: whoever is inside leaves it at the wall."""
     middle = np.full((1, 2), arena / 2, np.float32)
     return Boxes(middle, middle, np.ones(1, np.int32))

@@ -6,12 +6,14 @@ import numpy as np
 
 from stoker.envs.mission.geometry import DIRECTIONS, HEADING, dot, length, ray_lengths
 from stoker.envs.mission.rules import in_zone
+from stoker.envs.mission.scenario import WIDEST_ZONE
 from stoker.envs.mission.state import FULL_THROTTLE, TOP_ALTITUDE, Rules, State
 
 RAYS = 8
 PER_ATTACKER = 16 + RAYS  # the columns of `vector`, 12 single ones and two directions
 SHARED = 6
-_RAY_OFFSETS = np.arange(RAYS) * (DIRECTIONS // RAYS)
+RAY_OFFSETS = np.arange(RAYS) * (DIRECTIONS // RAYS)
+"""Directions between an attacker's heading and each of its rays."""
 
 
 def vector_size(rules: Rules) -> int:
@@ -50,7 +52,7 @@ def vector(rules: Rules, state: State) -> np.ndarray:
         [
             state.captured / s.capture_ticks,
             1 - state.tick / s.step_limit,
-            state.zone_radius / (0.15 * s.arena),
+            state.zone_radius / (WIDEST_ZONE * s.arena),
             inside[a:].any(),
             alive.sum() / a,
             known.sum() / rules.defenders,
@@ -87,6 +89,6 @@ def _nearest_threat(
 def _rays(rules: Rules, state: State) -> np.ndarray:
     """What an attacker feels around it, counted from its heading to the left: [A, RAYS]."""
     a, s = rules.attackers, rules.scenario
-    looks = (state.heading[:a, None] + _RAY_OFFSETS) % DIRECTIONS
+    looks = (state.heading[:a, None] + RAY_OFFSETS) % DIRECTIONS
     way = np.float32(s.ray_range) * HEADING[looks]
     return ray_lengths(state.position[:a], way, state.altitude[:a], state.boxes, s.arena)

@@ -31,10 +31,11 @@ class Action(IntEnum):
     DESCEND = 8
 
 
-_THROTTLE, _TURN, _ALTITUDE = np.zeros((3, len(Action)), np.int32)
-_THROTTLE[[Action.FASTER, Action.SLOWER]] = 1, -1
-_TURN[[Action.LEFT, Action.RIGHT]] = SUB_TICKS, -SUB_TICKS
-_ALTITUDE[[Action.CLIMB, Action.DESCEND]] = 1, -1
+THROTTLE, TURN, CLIMB = np.zeros((3, len(Action)), np.int32)
+THROTTLE[[Action.FASTER, Action.SLOWER]] = 1, -1
+TURN[[Action.LEFT, Action.RIGHT]] = SUB_TICKS, -SUB_TICKS
+CLIMB[[Action.CLIMB, Action.DESCEND]] = 1, -1
+"""By how much each action changes an attacker's throttle, heading and altitude."""
 
 
 class Orders(NamedTuple):
@@ -51,12 +52,12 @@ def orders(rules: Rules, state: State, action: np.ndarray) -> Orders:
     """The orders of attackers that take `action`, int [A], and of the defenders."""
     a = rules.attackers
     throttle, turn = defender_course(rules, state)
-    climb = _ALTITUDE[action] * rules.flier[:a]
+    climb = CLIMB[action] * rules.flier[:a]
     return Orders(
         throttle=np.concatenate(
-            [np.clip(state.throttle[:a] + _THROTTLE[action], 0, FULL_THROTTLE), throttle]
+            [np.clip(state.throttle[:a] + THROTTLE[action], 0, FULL_THROTTLE), throttle]
         ),
-        turn=np.concatenate([_TURN[action], turn]),
+        turn=np.concatenate([TURN[action], turn]),
         altitude=np.concatenate(
             [np.clip(state.altitude[:a] + climb, 0, TOP_ALTITUDE), state.altitude[a:]]
         ),

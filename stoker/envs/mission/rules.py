@@ -11,7 +11,7 @@ from stoker.envs.mission.orders import Orders, orders
 from stoker.envs.mission.sight import gaps, look
 from stoker.envs.mission.state import SUB_TICKS, Rules, State
 
-_SLIDES = np.array([[[1, 1]], [[1, 0]], [[0, 1]]], np.float32)
+SLIDES = np.array([[[1, 1]], [[1, 0]], [[0, 1]]], np.float32)
 """What a unit tries: all of its way, else along x alone, else along y alone."""
 
 
@@ -105,7 +105,7 @@ def _move(rules: Rules, state: State, wanted: Orders) -> State:
     position, heading = state.position, state.heading
     for sub_tick in range(SUB_TICKS):
         heading = (heading + np.sign(turn) * (np.abs(turn) > sub_tick)) % DIRECTIONS
-        tries = position + _SLIDES * (stride * HEADING[heading])
+        tries = position + SLIDES * (stride * HEADING[heading])
         stop = blocked(tries, altitude, boxes, arena)[..., None]
         slid = np.where(stop[1], np.where(stop[2], position, tries[2]), tries[1])
         position = np.where(stop[0], slid, tries[0])

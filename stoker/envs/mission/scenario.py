@@ -15,6 +15,8 @@ from stoker.errors import ConfigError
 
 SHIPPED = Path(__file__).parent / "scenarios"
 DEFAULT = "skirmish"
+WIDEST_ZONE = 0.15
+"""The largest radius there may be, as a share of the arena."""
 
 
 def _count(default: int, low: int, high: int) -> Any:
@@ -197,10 +199,10 @@ def _across(s: Scenario) -> Iterator[str]:
             f"capture_ticks is {s.capture_ticks}, which the step_limit of {s.step_limit} leaves "
             "no time for"
         )
-    if s.zone_radius[1] > 0.15 * s.arena:
+    if s.zone_radius[1] > WIDEST_ZONE * s.arena:
         yield (
-            f"zone_radius goes up to {s.zone_radius[1]}, more than 15 % of the arena "
-            f"({0.15 * s.arena:g} m)"
+            f"zone_radius goes up to {s.zone_radius[1]}, more than {100 * WIDEST_ZONE:g} % of "
+            f"the arena ({WIDEST_ZONE * s.arena:g} m)"
         )
     if s.obstacle_half[1] > 0.2 * s.arena:
         yield (

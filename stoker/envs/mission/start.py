@@ -14,6 +14,10 @@ SPREAD = 8
 """Attackers start with a heading that is off the zone by so many directions at most."""
 CLEARANCE = 4.0
 """No obstacle comes nearer than this to where a unit starts, or to the zone."""
+ZONES = ((0.68, 0.16), (0.2, 0.6))
+ATTACKERS = ((0.05, 0.08), (0.05, 0.9))
+OBSTACLES = ((0.2, 0.75), (0.05, 0.9))
+"""Where each may lie before the arena is turned: lowest and extent along x, then y, as shares."""
 
 
 def draws_at_start(rules: Rules) -> int:
@@ -30,12 +34,12 @@ def initial(rules: Rules, uniforms: np.ndarray) -> State:
     n_attackers, n_defenders, n_boxes = (_pick(world[i], *ranges[i]) for i in range(3))
     turn = world[3:6] < 0.5
 
-    corner, extent = np.array([[0.68, 0.2], [0.16, 0.6]], np.float32)
-    zone = _turned(s.arena * (corner + extent * world[6:8]), turn, s.arena)
+    zone = _turned(s.arena * _within(ZONES, world[6:8]), turn, s.arena)
     zone_radius = np.float32(_between(world[8], *s.zone_radius))
 
-    column = 0.05 + 0.08 * attacker_draws[:, 0]
-    row = 0.05 + 0.9 * (np.arange(a, dtype=np.float32) + attacker_draws[:, 1]) / a
+    (left, width), (bottom, height) = ATTACKERS
+    column = left + width * attacker_draws[:, 0]
+    row = bottom + height * (np.arange(a, dtype=np.float32) + attacker_draws[:, 1]) / a
     attackers = _turned(s.arena * np.stack([column, row], -1), turn, s.arena)
 
     share = (np.arange(d, dtype=np.float32) + defender_draws[:, 0]) / d
@@ -82,6 +86,12 @@ def _between(uniform: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.float32(low) + np.float32(high - low) * uniform
 
 
+def _within(area: tuple[tuple[float, float], ...], uniforms: np.ndarray) -> np.ndarray:
+    """Points [..., 2] of an area, from as many uniforms."""
+    lowest, extent = np.array(area, np.float32).T
+    return lowest + extent * uniforms
+
+
 def _pick(uniform: np.ndarray, low: int, high: int) -> np.ndarray:
     """A whole number from low to high, each as likely."""
     above = np.floor(uniform * np.float32(high - low + 1)).astype(np.int32)
@@ -96,10 +106,9 @@ def _turned(point: np.ndarray, turn: np.ndarray, arena: float) -> np.ndarray:
 
 def _boxes(s: Scenario, draws: np.ndarray, turn: np.ndarray) -> Boxes:
     """All obstacles that could be there, from their draws [O, 5]."""
-    corner, extent = np.array([[0.2, 0.05], [0.75, 0.9]], np.float32)
     half = _between(draws[:, 2:4], *s.obstacle_half)
     height = np.where(draws[:, 4] < s.tall_share, TALL, LOW).astype(np.int32)
-    centre = _turned(s.arena * (corner + extent * draws[:, :2]), turn, s.arena)
+    centre = _turned(s.arena * _within(OBSTACLES, draws[:, :2]), turn, s.arena)
     return Boxes(centre, half[:, ::-1] if turn[2] else half, height)
 
 
