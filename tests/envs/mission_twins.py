@@ -12,7 +12,10 @@ from missions import march
 from torch import Tensor
 
 from stoker.envs.mission.env import MissionEnv
-from stoker.envs.mission.state import State
+from stoker.envs.mission.geometry import Boxes
+from stoker.envs.mission.sight import look
+from stoker.envs.mission.start import draws_at_start, initial
+from stoker.envs.mission.state import FULL_THROTTLE, TOP_ALTITUDE, Rules, State
 from stoker.envs.mission.tensor.state import Missions
 from stoker.types import TensorState
 
@@ -27,6 +30,7 @@ SCENARIOS: dict[str, dict[str, object]] = {
     },
     "fierce": {
         "shield": 1,
+        "sight_range": 14,
         "capture_ticks": 4,
         "step_limit": 45,
         "defenders": [3, 6],
@@ -94,6 +98,44 @@ def play(scenario: dict[str, object], seeds: Sequence[int]) -> Played:
     columns = [list(column) for column in zip(*rows, strict=True)]
     states = (0, 3)
     return Played(*(c if i in states else np.array(c) for i, c in enumerate(columns)))
+
+
+def scattered(rules: Rules, n: int) -> list[State]:
+    """States that chance would not come to: on a grid in one corner, so that ties are everywhere.
+
+    Units share places, stand in obstacles and at the very edge of the arena, of ranges and of
+    angles of view, lie due ahead or as near as one another; what counts down is anywhere.
+    """
+    rng, states = np.random.default_rng(0), []
+    u, a, d, o, s = rules.units, *rules[1:4], rules.scenario
+
+    def on_grid(*shape: int) -> np.ndarray:
+        return 1 + 2 * rng.integers(10, size=shape).astype(np.float32)
+
+    def whole(most: int, *shape: int) -> np.ndarray:
+        return rng.integers(most + 1, size=shape, dtype=np.int32)
+
+    for _ in range(n):
+        height = np.array([0, 1, 3], np.int32)[whole(2, o)]
+        state = initial(rules, rng.random(draws_at_start(rules), np.float32))._replace(
+            tick=np.int32(rng.integers(s.step_limit)),
+            position=on_grid(u, 2),
+            heading=6 * whole(7, u),
+            throttle=whole(FULL_THROTTLE, u),
+            altitude=whole(TOP_ALTITUDE, u) * rules.flier,
+            shield=whole(s.shield, u) + (np.arange(u) >= a),
+            stun=whole(1, u) * whole(2, u),
+            tag_wait=whole(1, u),
+            scan_wait=whole(1, a),
+            boxes=Boxes(on_grid(o, 2), whole(2, o, 2).astype(np.float32), height),
+            zone=on_grid(2),
+            zone_radius=np.float32(10),
+            captured=np.int32(rng.integers(s.capture_ticks)),
+            spotted_at=on_grid(d, 2),
+            spotted_age=whole(s.memory, d),
+        )
+        states.append(look(rules, state))
+    return states
 
 
 def stacked(states: Sequence[State]) -> TensorState:

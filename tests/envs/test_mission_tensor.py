@@ -7,17 +7,20 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from mission_twins import SCENARIOS, Handed, Played, differing, drawn, play, stacked
+from mission_twins import SCENARIOS, Handed, Played, differing, drawn, play, scattered, stacked
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stoker.envs.mission.env import MissionEnv
+from stoker.envs.mission.observe import vector
 from stoker.envs.mission.raster import raster
 from stoker.envs.mission.rules import step as numpy_step
 from stoker.envs.mission.scenario import COMPONENTS
 from stoker.envs.mission.start import draws_at_start
 from stoker.envs.mission.state import State
 from stoker.envs.mission.tensor.env import TensorMission
+from stoker.envs.mission.tensor.sight import look
+from stoker.envs.mission.tensor.state import Missions, rules_on
 from stoker.pools.draws import TensorRng, key_of
 from stoker.types import DeviceObs, TensorStep
 
@@ -80,6 +83,21 @@ def test_the_same_states_look_the_same(name: str) -> None:
     seen = TensorMission(SCENARIOS[name]).observe(stacked(one.after))
     assert isinstance(seen, Tensor)
     assert seen.numpy() == pytest.approx(one.vector, abs=ROUNDING)
+
+
+@names
+def test_ties_are_broken_alike(name: str) -> None:
+    n, rng, rules = 300, np.random.default_rng(1), MissionEnv(SCENARIOS[name]).rules
+    states, env = scattered(rules, n), TensorMission(SCENARIOS[name])
+    looked = look(rules_on(torch.device("cpu"), rules), Missions(**stacked(states)))
+    assert differing(looked._asdict(), stacked(states)) == []
+    action = rng.integers(9, size=(n, rules.attackers))
+    uniforms = rng.integers(9, size=(n, rules.units)).astype(np.float32) / 16
+    came = env.step(stacked(states), torch.from_numpy(action), Handed(uniforms))
+    outcomes = [numpy_step(rules, *row) for row in zip(states, action, uniforms, strict=True)]
+    assert differing(came.state, stacked([outcome.state for outcome in outcomes])) == []
+    seen = np.stack([vector(rules, outcome.state) for outcome in outcomes])
+    assert env.observe(came.state).numpy() == pytest.approx(seen, abs=ROUNDING)
 
 
 @names
