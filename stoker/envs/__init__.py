@@ -14,6 +14,7 @@ SHIPPED = {
 TENSORS = {
     "tensor/Acrobot-v1": "stoker.envs.tensor.acrobot:Acrobot",
     "tensor/CartPole-v1": "stoker.envs.tensor.cart_pole:CartPole",
+    "tensor/Mission-v0": "stoker.envs.mission.tensor.env:TensorMission",
     "tensor/MountainCar-v0": "stoker.envs.tensor.mountain_car:MountainCar",
     "tensor/MountainCarContinuous-v0": "stoker.envs.tensor.mountain_car:MountainCarContinuous",
     "tensor/Pendulum-v1": "stoker.envs.tensor.pendulum:Pendulum",
