@@ -1,0 +1,113 @@
+"""Tensor environments on a GPU: the CPU's numbers, captured steps, and training."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+from tensor_envs import Dice, Ladder
+
+from stoker.config import resolve
+from stoker.envs import TENSORS
+from stoker.envs.registry import EnvFactory
+from stoker.pools.draws import TensorRng, key_of
+from stoker.pools.tensor import TensorPool, describe_tensor_env
+from stoker.train import loop
+from stoker.train.build import build
+from stoker.train.session import Session
+from stoker.train.signals import StopRequest
+from stoker.types import TensorEnv
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+N = 64
+
+
+def pool_of(env: Any, device: str) -> TensorPool:
+    pool = TensorPool(env, describe_tensor_env("test", env), N, torch.device(device))
+    pool.begin(seed=3)
+    return pool
+
+
+def actions_of(pool: TensorPool, step: int) -> torch.Tensor:
+    spec = pool.spec.action
+    place = torch.arange(N * spec.width).view(N, -1) * 7 + step
+    if spec.continuous:
+        return torch.cos(place.float()).to(pool.device)
+    return (place % torch.tensor(spec.nvec or (2,))).to(pool.device)
+
+
+def test_random_numbers_are_the_cpus() -> None:
+    numbers = []
+    for device in ("cpu", "cuda"):
+        ids = torch.arange(1000, device=device)
+        rng = TensorRng(key_of(ids * 0 + 5), ids, torch.tensor(77, device=device))
+        numbers.append((rng.uniform(3).cpu(), rng.uniform().cpu(), rng.normal(4).cpu()))
+    for ours, theirs in zip(*numbers, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert torch.equal(numbers[0][0], numbers[1][0])
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_step_is_the_cpus_and_can_be_captured(name: str) -> None:
+    env = cast(TensorEnv, EnvFactory(name).make())
+    on_cpu, eager, captured = pool_of(env, "cpu"), pool_of(env, "cuda"), pool_of(env, "cuda")
+    first = actions_of(eager, 0)
+    step = captured_step(captured, first.clone())
+    for number in range(6):
+        actions = actions_of(eager, number)
+        theirs, ours = on_cpu.advance(actions.cpu()), eager.advance(actions)
+        for leaf, value in ours.final_obs.items():
+            torch.testing.assert_close(
+                value.cpu(), theirs.final_obs[leaf], rtol=1e-3, atol=1e-3, check_dtype=True
+            )
+        torch.testing.assert_close(ours.reward.cpu(), theirs.reward, rtol=1e-3, atol=1e-3)
+        replayed = step(actions)
+        assert torch.equal(replayed["reward"], ours.reward)
+        assert torch.equal(replayed["terminated"], ours.terminated)
+
+
+def captured_step(pool: TensorPool, actions: torch.Tensor) -> Any:
+    """`advance` as a CUDA graph over tensors of its own, from where the pool stands."""
+    begun = pool.state()
+    kept = {name: value.clone() for name, value in pool._state.items()}
+    out: dict[str, torch.Tensor] = {}
+
+    def once() -> None:
+        pool._state = kept
+        batch = pool.advance(actions)
+        for name, value in pool._state.items():
+            kept[name].copy_(value)
+        out.update(reward=batch.reward, terminated=batch.terminated)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        once()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once()
+    for name, value in kept.items():
+        value.copy_(begun[f"state.{name}"])
+    pool._count.copy_(begun["count"])
+
+    def replay(given: torch.Tensor) -> dict[str, torch.Tensor]:
+        actions.copy_(given)
+        graph.replay()
+        return out
+
+    return replay
+
+
+@pytest.mark.parametrize("make_env", [Ladder, Dice])
+def test_training_on_the_gpu(make_env: Any) -> None:
+    given = {"env": "test", "n_envs": 32, "n_steps": 16, "batch_size": 128, "n_epochs": 2}
+    given |= {"network_arch": (32, 32), "device": "cuda", "eval_episodes": 0}
+    config = resolve({**given, "timesteps": 6 * 512}, on_gpu=True)
+    parts = build(config, EnvFactory(make_env))
+    ended = loop.run(Session(parts, None), lambda progress: None, StopRequest(None))
+    assert ended == "finished"
+    assert all(p.isfinite().all() for p in parts.policy.parameters())
+    assert parts.pool.device.type == "cuda"  # type: ignore[attr-defined]
+    parts.close()
