@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stoker.errors import BadValueError
 from stoker.pools.tensor import TensorPool
 from stoker.storage.on_device import DeviceStorage
 from stoker.types import Clock, Policy, TensorBatch
@@ -29,6 +30,7 @@ class DeviceCollector:
         self._storage, self._clock = storage, clock
         self.episodes = DeviceEpisodes(pool.n_envs, pool.device)
         self._metrics = DeviceMeans(pool.spec.metric_names, pool.device)
+        self._bad = torch.zeros((), dtype=torch.int64, device=pool.device)
         pool.begin(seed)
 
     @torch.no_grad()
@@ -48,9 +50,16 @@ class DeviceCollector:
                 storage.write_outcome(t, batch, policy.value(batch.final_obs))
                 self.episodes.take(batch)
                 self._metrics.take(batch.metrics)
+                self._look_for_bad(batch)
             storage.end(pool.obs)
         self.steps = storage.steps_taken
         return storage
+
+    def _look_for_bad(self, batch: TensorBatch) -> None:
+        values = (batch.reward, *batch.final_obs.values())
+        for value in values:
+            if value.is_floating_point():
+                self._bad += (~value.isfinite()).flatten(1 - value.dim()).sum()
 
     def publish(self) -> None:
         """The policy's weights have changed. Here it acts with the very same ones."""
@@ -58,6 +67,13 @@ class DeviceCollector:
 
     def metrics(self) -> dict[str, float]:
         """Of episodes, and the means of what environments reported since the last call."""
+        bad = int(self._bad)  # sync: when logging
+        if bad:
+            raise BadValueError(
+                f"{bad} rewards or observations of {self.pool.spec.name} were NaN or infinite "
+                "since the last look. Mend the environment: a division by zero, a root of a "
+                "negative number, a state that grows without bound."
+            )
         return {**self.episodes.metrics(), **self._metrics.means()}
 
     def state(self) -> dict[str, np.ndarray]:
@@ -97,7 +113,7 @@ class DeviceEpisodes:
         wanted = over & (rank > total - _WINDOW)
         place = torch.where(wanted, rank % _WINDOW, _WINDOW)
         self._ended.index_copy_(1, place, self._running)
-        self._running *= ~over
+        self._running.copy_(torch.where(over, 0.0, self._running))
         self._count.copy_(total)
 
     def metrics(self) -> dict[str, float]:
@@ -113,11 +129,15 @@ class DeviceEpisodes:
         return {"rollout/ep_rew_mean": reward / count, "rollout/ep_len_mean": length / count}
 
     def state(self) -> dict[str, Tensor]:
-        return {"running": self._running, "ended": self._ended, "episodes": self._count}
+        """Copies, by name."""
+        return {name: value.clone() for name, value in self._held().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        for name, mine in self.state().items():
+        for name, mine in self._held().items():
             mine.copy_(state[name])
+
+    def _held(self) -> dict[str, Tensor]:
+        return {"running": self._running, "ended": self._ended, "episodes": self._count}
 
 
 class DeviceMeans:

@@ -153,7 +153,8 @@ class EnvFactory:
 def is_tensor_env(made: Any) -> bool:
     """Whether it is a tensor program, by what it can do; see `types.TensorEnv`."""
     does = (getattr(made, name, None) for name in ("initial", "observe", "step"))
-    return not isinstance(made, gymnasium.Env) and all(callable(what) for what in does)
+    other = isinstance(made, gymnasium.Env | type)
+    return not other and all(callable(what) for what in does)
 
 
 def _registration(make: Callable[..., Any]) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from stoker.errors import EnvError, StokerError
 from stoker.pools.base import BasePool
 from stoker.pools.draws import TensorRng, key_of
 from stoker.pools.spaces import describe
@@ -18,17 +22,54 @@ from stoker.types import (
     EnvSpec,
     EpisodeJournal,
     HostObs,
+    Rng,
     StepBatch,
     TensorBatch,
     TensorEnv,
     TensorState,
+    TensorStep,
 )
 
 
 def describe_tensor_env(name: str, env: TensorEnv) -> EnvSpec:
     """The spec of a tensor environment."""
+    for space in ("observation_space", "action_space"):
+        if not hasattr(env, space):
+            raise EnvError(f"{name} has no {space}; give it one, a gymnasium.spaces.Box say.")
     names = getattr(env, "metric_names", ())
     return describe(name, env.observation_space, env.action_space, {}, names)
+
+
+class Blamed:
+    """A tensor environment whose errors are an `EnvError` that says where they came from."""
+
+    def __init__(self, env: TensorEnv, name: str) -> None:
+        self._env, self._name = env, name
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    def initial(self, n: int, rng: Rng) -> TensorState:
+        with self._blame("initial"):
+            return self._env.initial(n, rng)
+
+    def observe(self, state: TensorState) -> Tensor | DeviceObs:
+        with self._blame("observe"):
+            return self._env.observe(state)
+
+    def step(self, state: TensorState, action: Tensor, rng: Rng) -> TensorStep:
+        with self._blame("step"):
+            return self._env.step(state, action, rng)
+
+    @contextmanager
+    def _blame(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except StokerError:
+            raise
+        except Exception as error:
+            raise EnvError(
+                f"{self._name} raised {type(error).__name__} in {method}(): {error}\n"
+                f"{traceback.format_exc().rstrip()}"
+            ) from error
 
 
 class TensorPool(BasePool):
@@ -40,8 +81,9 @@ class TensorPool(BasePool):
 
     def __init__(self, env: TensorEnv, spec: EnvSpec, n_envs: int, device: torch.device) -> None:
         super().__init__(spec, n_envs)
-        self.env, self.device = env, device
+        self.env, self.device = Blamed(env, spec.name), device
         self._decode = ActionDecoder(spec.action, device)
+        self._starts = {n: leaf.start for n, leaf in spec.observation.items() if leaf.start}
         self._ids = torch.arange(n_envs, device=device)
         self._keys = torch.zeros_like(self._ids)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
@@ -75,7 +117,12 @@ class TensorPool(BasePool):
         }
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Stand where `state()` was taken."""
+        """Stand where `state()` was taken; ValueError if that was another environment's."""
+        mine = {n: (v.shape, v.dtype) for n, v in self.state().items()}
+        theirs = {n: (v.shape, v.dtype) for n, v in state.items() if n in mine or "." in n}
+        if mine != theirs:
+            odd = sorted(n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n))
+            raise ValueError(f"the environment's {', '.join(odd)} is not what was saved")
         self._count.copy_(state["count"])
         self._keys.copy_(state["keys"])
         self._state = {
@@ -106,7 +153,10 @@ class TensorPool(BasePool):
 
     def _observe(self, state: TensorState) -> DeviceObs:
         seen = self.env.observe(state)
-        return {PLAIN: seen} if isinstance(seen, Tensor) else seen
+        leaves = {PLAIN: seen} if isinstance(seen, Tensor) else seen
+        for name, start in self._starts.items():  # the network counts categories from 0
+            leaves = {**leaves, name: leaves[name] - start}
+        return leaves
 
     # For whoever is on the host.
 
@@ -167,7 +217,8 @@ class ActionDecoder:
             actions = (self._centre + self._half * actions).clamp(self._low, self._high)
         elif self._spec.nvec:
             actions = actions + self._start
-        return actions.reshape(len(actions), *self._spec.shape)
+        shaped = actions.reshape(len(actions), *self._spec.shape)
+        return shaped.to(getattr(torch, self._spec.dtype))
 
 
 def _where(over: Tensor, fresh: Tensor, value: Tensor) -> Tensor:

@@ -16,10 +16,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from stoker.pools.draws import TensorRng, key_of
-from stoker.pools.tensor import ActionDecoder
-from stoker.types import PLAIN, DeviceObs, EnvSpec, LeafSpec, Rng, TensorEnv
+from stoker.pools.tensor import ActionDecoder, Blamed
+from stoker.types import (
+    PLAIN,
+    DeviceObs,
+    EnvSpec,
+    LeafSpec,
+    Rng,
+    TensorEnv,
+    TensorState,
+    TensorStep,
+)
 
-_ROWS, _STEPS = 5, 4
+_ROWS, _STEPS, _LOOKED_AT = 5, 4, 2
 _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parent)
 
 _FETCHES = "fetches values to the host, which waits for the GPU: keep them in tensors"
@@ -53,7 +62,9 @@ def check_tensor_env(env: TensorEnv, spec: EnvSpec, device: torch.device) -> Fin
     """Take a few steps and look. What the environment itself raises is raised on."""
     looks, decode = _Looks(), ActionDecoder(spec.action, device)
     with torch.no_grad(), looks:
-        first = next(_walk(env, spec, decode, device), None)  # the next would be of the same fault
+        first = next(
+            _walk(Blamed(env, spec.name), spec, decode, device), None
+        )  # the next would be of the same fault
     return Findings([] if first is None else [first], list(looks.found))
 
 
@@ -66,39 +77,54 @@ def _walk(
     def rng(step: int, rows: Any = slice(None)) -> Rng:
         return TensorRng(keys[rows], ids[rows], ids[0] * 0 + step)
 
-    state = env.initial(_ROWS, rng(0))
-    yield from _state_problems(state, device, "initial")
+    for n in (_ROWS - 2, _ROWS):
+        state = env.initial(n, rng(0, slice(n)))
+        yield from _state_problems(state, n, device, "initial")
     kinds = {name: (value.shape, value.dtype) for name, value in state.items()}
     for step in range(1, _STEPS):
-        yield from _seen_problems(_by_leaf(env.observe(state)), spec, device)
-        action = decode(_some_actions(spec, step, device))
         before = {name: value.clone() for name, value in state.items()}
+        yield from _seen_problems(_by_leaf(env.observe(state)), spec, device)
+        yield from _changes(before, state, "observe")
+        action = decode(_some_actions(spec, step, device))
         led_to = env.step(state, action, rng(step))
-        with _unseen():
-            changed = [n for n, value in before.items() if not torch.equal(value, state[n])]
-        for name in changed:
-            yield (
-                f"step changes state[{name!r}] in place; return new tensors: the old state is "
-                "still needed."
-            )
-        yield from _state_problems(led_to.state, device, "step")
+        yield from _changes(before, state, "step")
+        if not isinstance(led_to, TensorStep):
+            yield f"step gives {_kind(led_to)}; expected a stoker.types.TensorStep."
+        yield from _state_problems(led_to.state, _ROWS, device, "step")
         found = {name: (value.shape, value.dtype) for name, value in led_to.state.items()}
         if found != kinds:
             yield _difference(kinds, found)
         yield from _outcome_problems(led_to._asdict(), spec, device)
-        row = slice(2, 3)
-        alone = env.step({n: value[row] for n, value in state.items()}, action[row], rng(step, row))
-        with _unseen():
-            apart = torch.equal(alone.reward, led_to.reward[row]) and all(
-                torch.equal(value, led_to.state[n][row]) for n, value in alone.state.items()
-            )
-        if not apart:
+        alike = env.step(_all_like(state), _all_like({"": action})[""], rng(step))
+        pairs = [(led_to.reward, alike.reward)]
+        pairs += [(led_to.state[name], value) for name, value in alike.state.items()]
+        if not all(_same(mine[_LOOKED_AT], other[_LOOKED_AT]) for mine, other in pairs):
             yield (
-                "What a row becomes depends on the other rows of the batch: stepped alone it "
+                "What a row becomes depends on the other rows of the batch: beside others it "
                 "became something else. Reduce over the dimensions of a row alone, never over "
                 "the first."
             )
         state = led_to.state
+
+
+def _all_like(state: TensorState) -> TensorState:
+    """Every row as the one that is looked at: in a batch of the same size, so of the same bits."""
+    return {n: v[_LOOKED_AT : _LOOKED_AT + 1].expand_as(v).clone() for n, v in state.items()}
+
+
+def _changes(before: TensorState, now: TensorState, by: str) -> Iterator[str]:
+    for name, value in before.items():
+        if not _same(value, now[name]):
+            yield (
+                f"{by} changes state[{name!r}] in place; return new tensors: the old state is "
+                "still needed."
+            )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Bit for bit, where NaN is NaN."""
+    with _unseen():
+        return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _by_leaf(seen: Tensor | DeviceObs) -> DeviceObs:
@@ -114,17 +140,19 @@ def _some_actions(spec: EnvSpec, step: int, device: torch.device) -> Tensor:
         return place % torch.tensor(spec.action.nvec or (2,), device=device)
 
 
-def _state_problems(state: Any, device: torch.device, of: str) -> Iterator[str]:
+def _state_problems(state: Any, rows: int, device: torch.device, of: str) -> Iterator[str]:
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         yield f"{of} gives {_kind(state)} as the state; expected a dict of tensors [n, ...]."
         return
     for name, value in state.items():
         yield from _place_problems(value, device, f"state[{name!r}] of {of}")
-        if value.dim() == 0 or len(value) != _ROWS:
+        if value.dim() == 0 or len(value) != rows:
             yield (
-                f"state[{name!r}] of {of} has the shape {tuple(value.shape)} for {_ROWS} "
+                f"state[{name!r}] of {of} has the shape {tuple(value.shape)} for {rows} "
                 "environments; its first dimension must be theirs."
             )
+        if value.dtype == torch.bfloat16:
+            yield f"state[{name!r}] of {of} is of bfloat16, which is not saved; use float32."
 
 
 def _seen_problems(seen: Any, spec: EnvSpec, device: torch.device) -> Iterator[str]:
@@ -141,9 +169,12 @@ def _value_problems(
     value: Tensor, expected: LeafSpec, device: torch.device, what: str
 ) -> Iterator[str]:
     yield from _tensor_problems(value, (_ROWS, *expected.shape), expected.dtype, device, what)
+    first, last = expected.start, expected.start + expected.n
     with _unseen():
         if expected.kind == "vector" and not bool(value.isfinite().all()):
             yield f"{what} holds NaN or infinity."
+        if expected.kind == "discrete" and not bool(((value >= first) & (value < last)).all()):
+            yield f"{what} holds categories that are not from {first} to {last - 1}."
 
 
 def _outcome_problems(
@@ -153,6 +184,9 @@ def _outcome_problems(
     for name, dtype in fields.items():
         yield from _tensor_problems(given[name], (_ROWS,), dtype, device, f"{name} of step")
     metrics = given["metrics"]
+    if not isinstance(metrics, Mapping):
+        yield f"metrics of step is {_kind(metrics)}; expected a dict of tensors [n]."
+        return
     if set(metrics) != set(spec.metric_names):
         yield (
             f"step gives the metrics {sorted(metrics)}; metric_names declares "
@@ -226,6 +260,8 @@ class _Looks(TorchFunctionMode):
             name, why = "an index", "selects by a mask, " + _SIZED.replace("has", "with")
         if name == "where" and len(args) == 1:
             why = _SIZED
+        if name == "to" and "cpu" in map(str, args[1:]):
+            why = _FETCHES
         where = _line_of_theirs()
         if why is not None and where is not None:
             self.found[f"{where} {why}."] = None

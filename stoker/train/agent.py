@@ -241,6 +241,14 @@ class _Listener(Audience):
         return self._callback(progress) if self._callback else None
 
 
+def _giver(env: Any) -> Callable[[], Any]:
+    def give() -> Any:
+        return env
+
+    give.__qualname__ = type(env).__name__  # by which messages call it
+    return give
+
+
 def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str]:
     """The environment, and a name that says how to make it, in angle brackets if none does."""
     if isinstance(env, (gymnasium.Env, VectorEnv)):
@@ -248,7 +256,9 @@ def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str
     if isinstance(env, str):
         return EnvFactory(env, kwargs), env
     if is_tensor_env(env):  # which holds no state, so that one will do for all
-        return EnvFactory(lambda: env), f"<{type(env).__name__}>"
+        if kwargs:
+            raise ConfigError(f"env_kwargs is {kwargs}, and env is already made; give its class.")
+        return EnvFactory(_giver(env)), f"<{type(env).__name__}>"
     if not callable(env):
         raise ConfigError(
             f"env is {env!r}; give a Gymnasium id, 'module:attr', a function that makes an "

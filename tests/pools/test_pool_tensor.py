@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from tensor_envs import LONGEST, TOP, Dice, Ladder
 
+from stoker.errors import EnvError
 from stoker.pools.draws import TensorRng, key_of
 from stoker.pools.spaces import ActionCodec
 from stoker.pools.tensor import ActionDecoder, TensorPool, describe_tensor_env
@@ -134,6 +135,32 @@ def test_actions_are_those_that_other_pools_would_give(space: Any) -> None:
     decoded = ActionDecoder(spec, CPU)(torch.from_numpy(actions)).numpy()
     assert decoded.shape == expected.shape
     np.testing.assert_allclose(decoded, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_categories_are_counted_from_0() -> None:
+    class Ages(Ladder):
+        observation_space: Any = spaces.Discrete(50, start=3)
+
+        def observe(self, state: dict[str, torch.Tensor]) -> torch.Tensor:
+            return state["age"] + 3
+
+    pool = pool_of(Ages())
+    assert pool.obs[PLAIN].tolist() == [0, 0, 0]
+    assert climb(pool, 0, 0, 0).obs[PLAIN].tolist() == [1, 1, 1]
+
+
+def test_the_state_of_another_environment_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"state\.age, .*state\.said is not what"):
+        pool_of(Dice()).restore(pool_of(Ladder()).state())
+
+
+def test_what_an_environment_raises_is_an_error_of_its_own() -> None:
+    class Raises(Ladder):
+        def step(self, *given: Any) -> Any:
+            raise ZeroDivisionError("no wind")
+
+    with pytest.raises(EnvError, match=r"test raised ZeroDivisionError in step\(\): no wind"):
+        climb(pool_of(Raises()), 1, 1, 1)
 
 
 # Random numbers.

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from tensor_envs import Dice, Ladder
 
+from stoker.errors import EnvError
 from stoker.pools.tensor import describe_tensor_env
 from stoker.pools.tensor_check import Findings, check_tensor_env
 from stoker.types import Rng, TensorState, TensorStep
@@ -43,6 +45,7 @@ BREAKS = {
     "float(state['rung'][0])": "fetches values",
     "range(state['rung'][0])": "fetches values",
     "state['rung'].tolist()": "fetches values",
+    "state['rung'].to('cpu')": "fetches values",
     "state['rung'][state['rung'] > 0]": "selects by a mask",
     "state['rung'].clone()[state['rung'] > 0] = 1": "selects by a mask",
     "state['rung'].nonzero()": "size depends on values",
@@ -91,6 +94,8 @@ WRONG = {
         "terminated of step is of int64; expected bool",
     ),
     "nan": (lambda s, old: s._replace(reward=s.reward / 0), "reward of step holds NaN or infinity"),
+    "a tuple": (lambda s, old: tuple(s), "step gives a tuple; expected a stoker.types.TensorStep"),
+    "no metrics": (lambda s, old: s._replace(metrics=None), "metrics of step is a NoneType"),
     "metrics": (
         lambda s, old: s._replace(metrics={}),
         "step gives the metrics []; metric_names declares ['rung']",
@@ -133,6 +138,68 @@ def test_observations_that_are_not_what_the_space_says(seen: Any, expected: str)
 
     (sentence,) = findings(Wrong()).wrong
     assert expected in sentence
+
+
+def test_linear_dynamics_are_nobody_elses_business() -> None:
+    """A product of matrices has other bits in a batch of another size."""
+    weights = torch.linspace(-1, 1, 64 * 64).view(64, 64) / 8
+
+    class Linear(Ladder):
+        def initial(self, n: int, rng: Rng) -> TensorState:
+            return super().initial(n, rng) | {"x": rng.uniform(64), "unknown": rng.uniform() * nan}
+
+        def step(self, state: TensorState, action: torch.Tensor, rng: Rng) -> TensorStep:
+            step = super().step(state, action, rng)
+            kept = {"x": state["x"] @ weights, "unknown": state["unknown"]}
+            return step._replace(state=step.state | kept)
+
+    nan = torch.nan
+    assert findings(Linear()) == ([], [])
+
+
+def test_observing_must_not_change_anything() -> None:
+    class Touches(Ladder):
+        def observe(self, state: TensorState) -> torch.Tensor:
+            state["rung"] += 1
+            return super().observe(state)
+
+    (sentence,) = findings(Touches()).wrong
+    assert "observe changes state['rung'] in place" in sentence
+
+
+def test_a_number_of_rows_that_is_not_asked_for() -> None:
+    class Five(Ladder):
+        def initial(self, n: int, rng: Rng) -> TensorState:
+            return {name: torch.zeros(5, dtype=torch.int64) for name in ("rung", "age")}
+
+    (sentence,) = findings(Five()).wrong
+    assert "state['rung'] of initial has the shape (5,) for 3 environments" in sentence
+
+
+def test_categories_outside_of_their_space() -> None:
+    class Odd(Ladder):
+        observation_space: Any = spaces.Discrete(3, start=1)
+
+        def observe(self, state: TensorState) -> torch.Tensor:
+            return state["age"]
+
+    (sentence,) = findings(Odd()).wrong
+    assert "What observe gives holds categories that are not from 1 to 3" in sentence
+
+
+def test_what_it_raises_is_told_as_its_own() -> None:
+    class Raises(Ladder):
+        def step(self, *given: Any) -> TensorStep:
+            raise RuntimeError("the reactor is offline")
+
+    with pytest.raises(EnvError, match=r"test raised RuntimeError in step\(\): the reactor is off"):
+        findings(Raises())
+
+    class Spaceless:
+        initial = observe = step = print
+
+    with pytest.raises(EnvError, match="test has no observation_space"):
+        findings(Spaceless())
 
 
 def test_another_device() -> None:

@@ -124,7 +124,7 @@ def test_what_was_cut_off_is_played_again(waits: bool) -> None:
             episodes=5,
             seed=0,
             max_steps=100,
-            waits=waits,
+            pool="io" if waits else "inline",
         )
     assert report.lengths == [2] * 5
     assert report.unfinished == 0
@@ -146,7 +146,7 @@ class Nap(tasks.Count):
 def test_environments_that_wait_are_evaluated_all_at_once() -> None:
     cpu, spec = torch.device("cpu"), describe_env("nap", Nap(), {})
     factory = EnvFactory(Nap)
-    report = evaluate(Idle(), factory, spec, cpu, episodes=30, seed=0, max_steps=9, waits=True)
+    report = evaluate(Idle(), factory, spec, cpu, episodes=30, seed=0, max_steps=9, pool="io")
     assert report.lengths == [3] * 30
 
 

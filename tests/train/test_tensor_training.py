@@ -14,7 +14,7 @@ from tensor_envs import Dice, HostLadder, Ladder
 
 from stoker.config import resolve
 from stoker.envs.registry import EnvFactory
-from stoker.errors import ConfigError
+from stoker.errors import BadValueError, ConfigError
 from stoker.train import loop
 from stoker.train.agent import PPO
 from stoker.train.build import Parts, build
@@ -140,6 +140,10 @@ def test_a_stopped_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_an_object_of_one_will_do_in_python() -> None:
+    with pytest.raises(ConfigError, match="env is already made"):
+        PPO("MlpPolicy", Ladder(), env_kwargs={"longest": 3}, **SIZES)
+    model = PPO("MlpPolicy", Ladder, env_kwargs={"longest": 9}, **SIZES)
+    assert model.config.env.env == "tensor_envs:Ladder"
     model = PPO("MlpPolicy", Ladder(), **SIZES | {"n_envs": 24}, learning_rate=3e-3)
     model.learn(20_000)
     action, _ = model.predict(np.zeros(3, np.float32))
@@ -174,6 +178,27 @@ def test_cart_pole_is_learned() -> None:
     )
     assert len(report.returns) == 20
     assert report.mean_reward >= 475
+
+
+def test_a_snapshot_stays_as_it_was_taken() -> None:
+    parts = trained(Ladder, 1)
+    held = parts.collected_state()
+    before = {name: value.clone() for name, value in held.items()}
+    parts.collector.collect()
+    assert all(torch.equal(held[name], value) for name, value in before.items())
+
+
+def test_a_value_that_is_not_finite_ends_the_run_in_words() -> None:
+    class Bursts(Ladder):
+        """Long after it was checked."""
+
+        def step(self, *given: Any) -> TensorStep:
+            step = super().step(*given)
+            late = given[0]["age"] >= 9
+            return step._replace(reward=torch.where(late, torch.inf, step.reward))
+
+    with pytest.raises(BadValueError, match=r"rewards or observations of .*Bursts were NaN"):
+        trained(Bursts, 4)
 
 
 # What is refused.

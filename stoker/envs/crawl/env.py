@@ -64,7 +64,7 @@ class CrawlEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         site = self._first_site + int(self.np_random.integers(self._sites))
         episode = Exploration(self._start.format(site=site), self._budget, self._target)
-        episode.begin(await self._first_page(episode.start))
+        episode.begin(*await self._first_page(episode.start))
         self._episode = episode
         return episode.observe(), self._info(episode)
 
@@ -92,7 +92,8 @@ class CrawlEnv(gymnasium.Env[Any, Any]):
         is_page = page.status == 200 and "html" in page.content_type
         return page.text if is_page else None, page.url
 
-    async def _first_page(self, url: str) -> str:
+    async def _first_page(self, url: str) -> tuple[str, str]:
+        """What lies there, and where it was found."""
         clock = asyncio.get_running_loop().time
         ends = clock() + self._patience_s
         while True:
@@ -108,7 +109,7 @@ class CrawlEnv(gymnasium.Env[Any, Any]):
                 f"Episodes begin at {url}, and it answered with status {page.status}; expected a "
                 "page. Give another start, or serve a site: stoker site serve."
             )
-        return page.text
+        return page.text, page.url
 
     def _client(self) -> Fetcher:
         """Shared with all others on this event loop that have the same limits."""

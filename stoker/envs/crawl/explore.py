@@ -75,10 +75,11 @@ class Exploration:
             return None
         return self._way[-1].links[self._shown[action]].url
 
-    def begin(self, html: str) -> None:
-        """The first page."""
+    def begin(self, html: str, url: str) -> None:
+        """The first page, found at `url`, which redirects may have led to."""
         self._note(self.start)
-        self._arrive(html, self.start)
+        self._note(url)
+        self._arrive(html, url)
         self._look()
 
     def learn(self, action: int, html: str | None, url: str | None) -> Outcome:

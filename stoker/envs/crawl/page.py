@@ -40,6 +40,7 @@ _CONTEXT = 80  # letters of what stands beside a link
 _TEXT = 2000  # letters of the page's own text
 _SECTION = 3  # segments of an address that tell where on a host it lies
 _PARSED = 4096  # pages kept as parsed: environments of a process meet the same ones
+_LARGEST_KEPT = 1 << 14  # letters of such a page, so that all of them take 100 MB or so
 
 
 class Place(NamedTuple):
@@ -73,13 +74,17 @@ class ParsedPage(NamedTuple):
     targets: tuple[str, ...]
 
 
-@lru_cache(_PARSED)
 def parse(html: str, url: str, target: str) -> ParsedPage:
     """Read a page found at `url`; `target` is a CSS selector of what is looked for.
 
     Links that are `nofollow`, lead to another host or are not http(s) are not among its links.
     Broken HTML is read as browsers do.
     """
+    return (_parsed if len(html) <= _LARGEST_KEPT else _parsed.__wrapped__)(html, url, target)
+
+
+@lru_cache(_PARSED)
+def _parsed(html: str, url: str, target: str) -> ParsedPage:
     tree = LexborHTMLParser(html)
     links: dict[str, PageLink] = {}
     texts: list[str] = []  # by link, whose words count

@@ -106,6 +106,17 @@ def test_targets_are_found_and_paid_for(url: str) -> None:
     env.close()
 
 
+def test_an_episode_begins_where_its_start_redirects_to(url: str) -> None:
+    """`/s/7` leads to `/s/7/`, from where relative links are to be read."""
+    seen = []
+    for start in ("s/{site}", "s/{site}/"):
+        env = BlockingCrawlEnv(start=url + start, sites=1, first_site=7)
+        obs, info = env.reset(seed=0)
+        seen.append((obs.tobytes(), info["action_mask"].tolist()))
+        env.close()
+    assert seen[0] == seen[1]
+
+
 def test_a_step_whose_page_does_not_come_is_cut_off() -> None:
     with serving() as base:
         env = BlockingCrawlEnv(start=base + "s/{site}/", limits=QUICK | {"retries": 0})

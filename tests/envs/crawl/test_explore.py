@@ -43,7 +43,7 @@ def html(path: str) -> str | None:
 
 def begun(budget: int = 10) -> Exploration:
     episode = Exploration(HOST + "/", budget, "article.target")
-    episode.begin(html("/") or "")
+    episode.begin(html("/") or "", HOST + "/")
     return episode
 
 
