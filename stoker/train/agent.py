@@ -19,6 +19,7 @@ from stoker.config.numbers import parse_count
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory, is_tensor_env
 from stoker.errors import CheckpointError, ConfigError
+from stoker.pools.awaited import as_blocking
 from stoker.pools.spaces import ActionCodec
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
@@ -188,10 +189,16 @@ class PPO:
             model._set_up_for_prediction(config, spec_json.decode(saved.state["spec"]), verbose)
             model.policy.load_state_dict(room_of(saved.tensors, "policy"))
         else:
-            parts = build(config, _source(env, config.env.env_kwargs)[0])
+            source = _source(env, {} if is_tensor_env(env) else config.env.env_kwargs)[0]
+            moved = (config.env.pool == "tensor") != _makes_tensors(source)
+            if moved:  # to the device, or from it
+                env_settings = dataclasses.replace(config.env, pool="auto")
+                config = dataclasses.replace(config, env=env_settings)
+            parts = build(config, source)
             try:
                 check_spaces(saved, parts)
-                parts.restore(saved.tensors, with_envs=parts.pool.n_envs == config.env.n_envs)
+                same = not moved and parts.pool.n_envs == config.env.n_envs
+                parts.restore(saved.tensors, with_envs=same)
             except BaseException:
                 parts.close()
                 raise
@@ -239,6 +246,16 @@ class _Listener(Audience):
             shown = "unknown" if reward is None else f"{reward:.2f}"
             print(f"{progress.env_steps:>12,} steps  reward {shown}  {progress.sps:,.0f} steps/s")
         return self._callback(progress) if self._callback else None
+
+
+def _makes_tensors(source: EnvSource) -> bool:
+    if not isinstance(source, EnvFactory):
+        return False
+    made = source.make()
+    if isinstance(made, gymnasium.Env):
+        as_blocking(made).close()
+        return False
+    return True
 
 
 def _giver(env: Any) -> Callable[[], Any]:

@@ -323,6 +323,7 @@ def _make_pool(
         found = probe(config.env.env, given)
         why = "an environment object was given, and there is one of it"
         config = with_n_envs(config, 1)
+        config = dataclasses.replace(config, env=dataclasses.replace(config.env, pool="inline"))
         check_fit(config, found.spec, device, elsewhere=False)
         pool = InlinePool(lambda: given, found.spec, 1, config.env)
         return pool, config, [Decision("pool", "inline", why)]

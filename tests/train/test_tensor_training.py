@@ -201,6 +201,22 @@ def test_a_value_that_is_not_finite_ends_the_run_in_words() -> None:
         trained(Bursts, 4)
 
 
+@pytest.mark.parametrize("there", [HostLadder, HostLadder(), "tensor_envs:HostLadder"])
+def test_an_agent_moves_from_the_device_to_the_host_and_back(tmp_path: Path, there: Any) -> None:
+    here = PPO("MlpPolicy", Ladder, **SIZES)
+    here.learn(200)
+    here.save(tmp_path / "a")
+    moved = PPO.load(tmp_path / "a", env=there, device="cpu")
+    assert moved.config.env.pool in ("inline", "process")
+    moved.learn(100, reset_num_timesteps=False)
+    moved.save(tmp_path / "b")
+    back = PPO.load(tmp_path / "b", env=Ladder(), device="cpu")
+    assert back.config.env.pool == "tensor"
+    back.learn(100, reset_num_timesteps=False)
+    for model in (here, moved, back):
+        model.close()
+
+
 # What is refused.
 
 
