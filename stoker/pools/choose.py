@@ -28,7 +28,7 @@ HANDOVER_PER_WORKER_S = 8e-6
 
 IO_STEP_S = 100e-6
 """Of a core, about what a step through the io pool costs besides the environment's own time: two
-cores made 19,600 a second in threads when they were full (bench/results/io-cpu.json)."""
+cores made 20,900 a second in threads when they were full (bench/results/io-cpu.json)."""
 _MOST_IN_FLIGHT = 1024
 _MOST_CUTS = 10  # episodes that may be cut off while it is tried
 _SHORTEST_WAIT_S = 1e-3
