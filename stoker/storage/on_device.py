@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import Policy, TensorBatch
+from stoker.types import TensorBatch
 
 
 class DeviceStorage(RolloutStorage):
-    """Outcomes are written where they arise. Every row has one."""
+    """Outcomes are written where they arise. Every row has one.
+
+    Final observations are judged as they are seen: by the same weights, as this is in step.
+    """
 
     def write_outcome(self, t: int, batch: TensorBatch, final_value: Tensor) -> None:
         """What came of step `t`, with V(final_obs) of every environment."""
@@ -20,6 +23,3 @@ class DeviceStorage(RolloutStorage):
         kept.truncated[t] = batch.truncated
         kept.final_value[t] = torch.where(batch.truncated, final_value, 0.0)
         kept.valid[t] = True
-
-    def _judge_finals(self, policy: Policy) -> None:
-        """They were judged as they were seen: by the same weights, as this is in step."""

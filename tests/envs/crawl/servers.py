@@ -84,6 +84,19 @@ async def silent(visitor: Visitor) -> None:
     await asyncio.sleep(60)
 
 
+async def slow_headers(visitor: Visitor) -> None:
+    for byte in reply():
+        await visitor.send(bytes([byte]))
+        await asyncio.sleep(0.05)
+
+
+async def slow_body(visitor: Visitor) -> None:
+    await visitor.send(reply(sized=False, content_length="1000"))
+    while True:
+        await visitor.send(b".")
+        await asyncio.sleep(0.02)
+
+
 class Server:
     """Listens on a port of its own, or on `port` again after it was closed."""
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from servers import HOME, Server, Visitor, redirect, reply, silent
+from servers import HOME, Server, Visitor, redirect, reply, silent, slow_body, slow_headers
 
 from stoker.envs.crawl.conduct import Conduct
 from stoker.envs.crawl.launch import serving
@@ -100,19 +100,6 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
 
 def requests_of(base: str) -> int:
     return int(json.load(urllib.request.urlopen(base + "stats"))["requests"])
-
-
-async def slow_headers(visitor: Visitor) -> None:
-    for byte in reply():
-        await visitor.send(bytes([byte]))
-        await asyncio.sleep(0.05)
-
-
-async def slow_body(visitor: Visitor) -> None:
-    await visitor.send(reply(sized=False, content_length="1000"))
-    while True:
-        await visitor.send(b".")
-        await asyncio.sleep(0.02)
 
 
 async def resets(visitor: Visitor) -> None:

@@ -12,22 +12,21 @@ from pathlib import Path
 
 import pytest
 from fetching import PATIENT, Run, fails, refused
-from servers import HOME, Handler, Server, Visitor, closed_port, redirect, reply, saying, silent
+from servers import (
+    HOME,
+    Handler,
+    Server,
+    Visitor,
+    closed_port,
+    redirect,
+    reply,
+    saying,
+    silent,
+    slow_body,
+    slow_headers,
+)
 
 from stoker.envs.crawl.fetch import Fetcher
-
-
-async def slow_headers(visitor: Visitor) -> None:
-    for byte in reply():
-        await visitor.send(bytes([byte]))
-        await asyncio.sleep(0.05)
-
-
-async def slow_body(visitor: Visitor) -> None:
-    await visitor.send(reply(sized=False, content_length="1000"))
-    while True:
-        await visitor.send(b".")
-        await asyncio.sleep(0.02)
 
 
 async def stops_halfway(visitor: Visitor) -> None:
