@@ -126,7 +126,7 @@ class TensorPool(BasePool):
         self._count.copy_(state["count"])
         self._keys.copy_(state["keys"])
         self._state = {
-            name.removeprefix("state."): value.to(self.device)
+            name.removeprefix("state."): value.to(self.device)  # sync: loading a checkpoint
             for name, value in state.items()
             if name.startswith("state.")
         }
@@ -172,10 +172,11 @@ class TensorPool(BasePool):
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         """Step the environments `env_ids` with policy actions [n, A]; `recv` gives the answer."""
-        ids = torch.from_numpy(env_ids).to(self.device)
+        ids = torch.from_numpy(env_ids).to(self.device)  # sync: from pageable memory
+        taken = torch.from_numpy(actions).to(self.device)  # sync: likewise
         some = {name: value[ids] for name, value in self._state.items()}
         with torch.no_grad():
-            led_to, batch = self._stepped(some, torch.from_numpy(actions).to(self.device), ids)
+            led_to, batch = self._stepped(some, taken, ids)
         for whole, part in ((self._state, led_to), (self._obs, batch.obs)):
             for name, value in part.items():
                 whole[name] = whole[name].index_copy(0, ids, value)
@@ -191,7 +192,8 @@ class TensorPool(BasePool):
     @property
     def seen(self) -> tuple[HostObs, None]:
         """See `types.Pool`; copies."""
-        return {leaf: value.cpu().numpy() for leaf, value in self._obs.items()}, None
+        seen = {leaf: value.cpu().numpy() for leaf, value in self._obs.items()}  # sync: asked for
+        return seen, None
 
     def close(self) -> None:
         """Nothing is open."""

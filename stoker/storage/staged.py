@@ -86,8 +86,8 @@ class StagedStorage(RolloutStorage):
         longest = max(self.n_steps, int(came.sum()))
         budget = self.n_steps * self.n_envs
         order = np.sort(np.argsort(~valid[:longest].ravel(), kind="stable")[:budget])
-        # sync: once a rollout
-        return super()._as_far_as_it_goes(longest, torch.from_numpy(order).to(self.device))
+        picked = torch.from_numpy(order).to(self.device)  # sync: once a rollout
+        return super()._as_far_as_it_goes(longest, picked)
 
     def _judge_finals(self, policy: Policy) -> None:
         final_value = self._rollout.final_value.zero_().view(-1)
