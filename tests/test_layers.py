@@ -214,7 +214,13 @@ ON_THE_HOST = {f"collect/{name}" for name in ("acting", "episodes", "gather", "i
     "storage/staged",
     "pools/base",
 }
-ON_THE_DEVICE = {"collect/on_device", "storage/on_device", "pools/tensor", "pools/draws"}
+ON_THE_DEVICE = {
+    "collect/on_device",
+    "learn/whole",
+    "storage/on_device",
+    "pools/tensor",
+    "pools/draws",
+}
 
 
 @pytest.mark.parametrize("others", [ON_THE_DEVICE, ON_THE_HOST], ids=["host", "device"])

@@ -13,7 +13,7 @@ from stoker.storage.staged import StagedStorage
 class InStepCollector:
     """Fills a rollout when asked to. Same seed, same machine, same bits."""
 
-    ahead = False
+    ahead, may_fail = False, True
 
     def __init__(self, gatherer: Gatherer, storage: StagedStorage) -> None:
         self.gatherer, self.policy = gatherer, gatherer.policy

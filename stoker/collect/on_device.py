@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -11,59 +11,70 @@ from torch import Tensor
 from stoker.errors import BadValueError
 from stoker.pools.tensor import TensorPool
 from stoker.storage.on_device import DeviceStorage
-from stoker.types import Clock, Policy, TensorBatch
+from stoker.types import Clock, Policy
 
 _WINDOW = 100  # episodes, as Stable-Baselines3 averages them
 _NOT_OURS = ("busy", "noise_rng")
 
+Runs = Callable[[Callable[[], None]], Callable[[], None]]
+"""How to run a function of tensors that stay where they are."""
+
 
 class DeviceCollector:
-    """Fills a rollout when asked to, in step with the learner. Same seed, same bits."""
+    """Fills a rollout when asked to, in step with the learner. Same seed, same bits.
 
-    ahead, late = False, 0
+    `runs` makes a function of tensors that stay where they are run some other way: captured, say.
+    """
+
+    ahead, late, version = False, 0, 0
 
     def __init__(
-        self, pool: TensorPool, policy: Policy, storage: DeviceStorage, clock: Clock, seed: int
+        self,
+        pool: TensorPool,
+        policy: Policy,
+        storage: DeviceStorage,
+        clock: Clock,
+        seed: int,
+        runs: Runs | None = None,
     ) -> None:
         self.pool, self.policy, self.seed = pool, policy, seed
-        self.version = self.steps = 0
-        self._storage, self._clock = storage, clock
+        self.steps = 0
+        self.storage, self._clock = storage, clock
         self.episodes = DeviceEpisodes(pool.n_envs, pool.device)
         self._metrics = DeviceMeans(pool.spec.metric_names, pool.device)
         self._bad = torch.zeros((), dtype=torch.int64, device=pool.device)
+        self._fill_once = runs(self._fill) if runs else self._fill
+        self.may_fail = runs is None
         pool.begin(seed)
+        storage.end(pool.obs)
 
-    @torch.no_grad()
     def collect(self, last: bool = False) -> DeviceStorage:
         """A full rollout; `last` says that no other is wanted soon."""
-        storage, pool, policy = self._storage, self.pool, self.policy
-        everyone = slice(None)
         with self._clock.phase("env"):
-            storage.begin(self.version)
-            rows = storage.capacity + 1  # as many as on the host, so the noise is the same
-            noise = policy.draw_noise(rows * storage.n_envs).unflatten(0, (rows, storage.n_envs))
-            for t in range(storage.n_steps):
-                obs = pool.obs
-                decided = policy.act(obs, None, noise[t])
-                storage.write_decision(t, everyone, obs, None, decided)
-                batch = pool.advance(decided.action)
-                storage.write_outcome(t, batch, policy.value(batch.final_obs))
-                self.episodes.take(batch)
-                self._metrics.take(batch.metrics)
-                self._look_for_bad(batch)
-            storage.end(pool.obs)
-        self.steps = storage.steps_taken
-        return storage
+            self._fill_once()
+        self.steps = self.storage.steps_taken
+        return self.storage
 
-    def _look_for_bad(self, batch: TensorBatch) -> None:
-        values = (batch.reward, *batch.final_obs.values())
-        for value in values:
+    @torch.no_grad()
+    def _fill(self) -> None:
+        storage, pool, policy = self.storage, self.pool, self.policy
+        rows = storage.capacity + 1  # as many as on the host, so the noise is the same
+        noise = policy.draw_noise(rows * storage.n_envs).unflatten(0, (rows, storage.n_envs))
+        counts = pool.counts(storage.n_steps)
+        storage.follow()
+        for t in range(storage.n_steps):
+            decided = policy.act(storage.seen(t), None, noise[t])
+            storage.decide(t, decided)
+            pool.step_into(storage.row(t), decided.action, counts[t])
+        kept = storage.rollout
+        self.episodes.take(kept.reward, kept.terminated | kept.truncated)
+        self._metrics.take(storage.metrics)
+        for value in (kept.reward, *storage.final_obs.values()):
             if value.is_floating_point():
-                self._bad += (~value.isfinite()).flatten(1 - value.dim()).sum()
+                self._bad += (~value.isfinite()).sum()
 
     def publish(self) -> None:
         """The policy's weights have changed. Here it acts with the very same ones."""
-        self.version += 1
 
     def metrics(self) -> dict[str, float]:
         """Of episodes, and the means of what environments reported since the last call."""
@@ -89,6 +100,7 @@ class DeviceCollector:
         held = {name: torch.from_numpy(v) for name, v in state.items() if name not in _NOT_OURS}
         self.episodes.restore(held)
         self.pool.restore(held)
+        self.storage.end(self.pool.obs)
         return np.empty(0, np.int64)
 
     def close(self) -> None:
@@ -104,16 +116,28 @@ class DeviceEpisodes:
         self._ended = torch.zeros(2, _WINDOW + 1, dtype=torch.float64, device=device)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
 
-    def take(self, batch: TensorBatch) -> None:
-        """Count a step of everyone."""
-        self._running += torch.stack((batch.reward.double(), torch.ones_like(self._running[1])))
-        over = batch.terminated | batch.truncated
+    def take(self, reward: Tensor, over: Tensor) -> None:
+        """Count the steps of a rollout, [T, N]."""
+        steps = len(reward)
+        number = torch.arange(1, steps + 1, device=over.device)[:, None]
+        sums = torch.stack((reward.double().cumsum(0), number.expand_as(over).double()))
+        ended = torch.where(over, number, 0).cummax(0).values  # the last end until here, from 1 on
+        before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
+        counted = sums - self._at(sums, before)
+        self._keep(counted.flatten(1), over.flatten())
+        self._running.copy_(sums[:, -1] - self._at(sums, ended[-1:])[:, 0])
+
+    def _at(self, sums: Tensor, end: Tensor) -> Tensor:
+        """The sums at the step `end`; at none, what ran before the rollout, to be added."""
+        found = sums.gather(1, (end - 1).clamp(min=0).expand(2, *end.shape))
+        return torch.where(end > 0, found, -self._running[:, None])
+
+    def _keep(self, counted: Tensor, over: Tensor) -> None:
         rank = self._count + over.cumsum(0)  # of an episode that ends here, among all
         total = rank[-1]
         wanted = over & (rank > total - _WINDOW)
         place = torch.where(wanted, rank % _WINDOW, _WINDOW)
-        self._ended.index_copy_(1, place, self._running)
-        self._running.copy_(torch.where(over, 0.0, self._running))
+        self._ended.index_copy_(1, place, counted)
         self._count.copy_(total)
 
     def metrics(self) -> dict[str, float]:
@@ -148,8 +172,9 @@ class DeviceMeans:
         self._sums = torch.zeros(2, len(self._names), dtype=torch.float64, device=device)
 
     def take(self, metrics: dict[str, Tensor]) -> None:
+        """Of a rollout, [T, N] each."""
         if self._names:
-            values = torch.stack([metrics[name] for name in self._names])
+            values = torch.stack([metrics[name] for name in self._names]).flatten(1)
             known = values.isfinite()
             self._sums[0] += torch.where(known, values, 0.0).sum(1, dtype=torch.float64)
             self._sums[1] += known.sum(1)

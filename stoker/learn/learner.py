@@ -37,6 +37,7 @@ class Learner:
         device: torch.device,
         seed: int,
         executor: str = "eager",
+        asks: bool = True,
     ) -> None:
         self.parameters, self.prepare, self.loss = dict(parameters), prepare, loss
         self.settings, self.minibatch = settings, minibatch
@@ -51,6 +52,7 @@ class Learner:
             capturable=device.type == "cuda",
         )
         self._steps = stepping(self._step, executor)
+        self._asks = asks and settings.target_kl is not None
         self._names: list[str] = []
         self._sums = torch.empty(0, device=device)
         self._made, self._skipped = (torch.zeros((), device=device) for _ in range(2))
@@ -78,8 +80,9 @@ class Learner:
         for _ in range(self.settings.n_epochs):
             for index in self._shuffled(len(rows.value)):
                 step(index)
-            # With a KL limit, ask once an epoch, to save the epochs after it.
-            if self.settings.target_kl is not None and self._has_stopped():
+            # With a KL limit, ask once an epoch, to save the epochs after it; unless all of this
+            # is to be captured: then what comes after it is done for nothing.
+            if self._asks and self._has_stopped():
                 break
         metrics = dict(zip(self._names, (self._sums / self._made).unbind(), strict=True)) | prepared
         metrics |= {"train/n_updates": self._made.clone()}

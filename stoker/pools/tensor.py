@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from stoker.errors import EnvError, StokerError
 from stoker.pools.base import BasePool
@@ -79,13 +80,21 @@ class TensorPool(BasePool):
     every pool. Random numbers follow from the seed, the environment and the count of steps.
     """
 
-    def __init__(self, env: TensorEnv, spec: EnvSpec, n_envs: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        env: TensorEnv,
+        spec: EnvSpec,
+        n_envs: int,
+        device: torch.device,
+        capturable: bool = True,
+    ) -> None:
         super().__init__(spec, n_envs)
+        self.capturable = capturable
         self.env, self.device = Blamed(env, spec.name), device
         self._decode = ActionDecoder(spec.action, device)
         self._starts = {n: leaf.start for n, leaf in spec.observation.items() if leaf.start}
         self._ids = torch.arange(n_envs, device=device)
-        self._keys = torch.zeros_like(self._ids)
+        self._numbers, self._keys = self._ids.clone(), torch.zeros_like(self._ids)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
         self._state: TensorState = {}
         self._obs: DeviceObs = {}
@@ -96,19 +105,52 @@ class TensorPool(BasePool):
         """What every environment sees, [N, ...], on the device."""
         return self._obs
 
-    def begin(self, seed: int) -> None:
-        """Start every environment."""
-        self._keys.copy_(key_of(torch.full_like(self._ids, seed)))
+    def begin(self, *seeds: int) -> None:
+        """Start every environment. Each seed has an equal share of them, which goes as if alone."""
+        share = self.n_envs // len(seeds)
+        self._keys.copy_(key_of(torch.tensor(seeds, device=self.device)).repeat_interleave(share))
+        self._numbers.copy_(self._ids % share)
         self._count.zero_()
-        self._state = self.env.initial(self.n_envs, self._rng(self._ids))
-        self._obs = self._observe(self._state)
+        self._stand(self.env.initial(self.n_envs, self._rng(self._ids, self._count)))
+        self.look()
 
     @torch.no_grad()
     def advance(self, actions: Tensor) -> TensorBatch:
         """Step everyone with policy actions [N, A]."""
-        self._state, batch = self._stepped(self._state, actions, self._ids)
-        self._obs = batch.obs
-        return batch
+        self._count += 1
+        state, batch = self._stepped(self._state, actions, self._ids, self._count)
+        row = pytree.tree_map(torch.clone, batch)  # not views of what changes with the next step
+        self._stand(state)
+        self._obs = row.obs
+        return row
+
+    def counts(self, steps: int) -> Tensor:
+        """Numbers [steps] of the steps to come, which `step_into` is to be given one by one."""
+        counts = self._count + torch.arange(1, steps + 1, device=self.device)
+        self._count += steps
+        return counts
+
+    @torch.no_grad()
+    def step_into(self, row: TensorBatch, actions: Tensor, count: Tensor) -> None:
+        """`advance`, but what came of it is written to the tensors of `row`.
+
+        It only reads tensors and writes to tensors that stay where they are, so it can be compiled
+        and captured. Whoever steps so reads observations there, not in `obs`.
+        """
+        state, batch = self._stepped(self._state, actions, self._ids, count)
+        _copy(row, batch)  # before standing anew: what it holds may be views of where they stood
+        self._stand(state)
+
+    def look(self) -> None:
+        """See to it that `obs` is what everyone sees, after `step_into`."""
+        self._obs = {leaf: value.clone() for leaf, value in self._observe(self._state).items()}
+
+    def _stand(self, state: TensorState) -> None:
+        """Let everyone stand at `state`, in the tensors that there are, if there are."""
+        if not self._state:
+            self._state = {name: torch.empty_like(v) for name, v in state.items()}
+        for name, value in state.items():
+            self._state[name].copy_(value)
 
     def state(self) -> dict[str, Tensor]:
         """Where everyone stands, by name; go on from it with `restore`."""
@@ -125,19 +167,15 @@ class TensorPool(BasePool):
             raise ValueError(f"the environment's {', '.join(odd)} is not what was saved")
         self._count.copy_(state["count"])
         self._keys.copy_(state["keys"])
-        self._state = {
-            name.removeprefix("state."): value.to(self.device)  # sync: loading a checkpoint
-            for name, value in state.items()
-            if name.startswith("state.")
-        }
-        self._obs = self._observe(self._state)
+        prefix = "state."
+        self._stand({n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)})
+        self.look()
 
     def _stepped(
-        self, state: TensorState, actions: Tensor, ids: Tensor
+        self, state: TensorState, actions: Tensor, ids: Tensor, count: Tensor
     ) -> tuple[TensorState, TensorBatch]:
         """One step of the environments `ids`; where an episode is over, the next one begins."""
-        self._count += 1
-        rng = self._rng(ids)
+        rng = self._rng(ids, count)
         led_to = self.env.step(state, self._decode(actions), rng)
         fresh = self.env.initial(len(ids), rng)
         terminated = led_to.terminated
@@ -148,8 +186,8 @@ class TensorPool(BasePool):
         metrics = dict(led_to.metrics)
         return state, TensorBatch(obs, led_to.reward, terminated, truncated, final_obs, metrics)
 
-    def _rng(self, ids: Tensor) -> TensorRng:
-        return TensorRng(self._keys[ids], ids, self._count)
+    def _rng(self, ids: Tensor, count: Tensor) -> TensorRng:
+        return TensorRng(self._keys[ids], self._numbers[ids], count)
 
     def _observe(self, state: TensorState) -> DeviceObs:
         seen = self.env.observe(state)
@@ -175,11 +213,12 @@ class TensorPool(BasePool):
         ids = torch.from_numpy(env_ids).to(self.device)  # sync: from pageable memory
         taken = torch.from_numpy(actions).to(self.device)  # sync: likewise
         some = {name: value[ids] for name, value in self._state.items()}
+        self._count += 1
         with torch.no_grad():
-            led_to, batch = self._stepped(some, taken, ids)
-        for whole, part in ((self._state, led_to), (self._obs, batch.obs)):
-            for name, value in part.items():
-                whole[name] = whole[name].index_copy(0, ids, value)
+            led_to, batch = self._stepped(some, taken, ids, self._count)
+        for name, value in led_to.items():
+            self._state[name].index_copy_(0, ids, value)
+        self.look()
         self._answer = _on_host(batch, env_ids)
 
     def recv(
@@ -221,6 +260,17 @@ class ActionDecoder:
             actions = actions + self._start
         shaped = actions.reshape(len(actions), *self._spec.shape)
         return shaped.to(getattr(torch, self._spec.dtype))
+
+
+def _copy(to: TensorBatch, given: TensorBatch) -> None:
+    to.reward.copy_(given.reward)
+    to.terminated.copy_(given.terminated)
+    to.truncated.copy_(given.truncated)
+    for kept, new in ((to.obs, given.obs), (to.final_obs, given.final_obs)):
+        for leaf, value in kept.items():
+            value.copy_(new[leaf])
+    for name, value in to.metrics.items():
+        value.copy_(given.metrics[name])
 
 
 def _where(over: Tensor, fresh: Tensor, value: Tensor) -> Tensor:

@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import TensorBatch
+from stoker.types import DeviceObs, Policy, PolicyOutput, TensorBatch
 
 
 class DeviceStorage(RolloutStorage):
-    """Outcomes are written where they arise. Every row has one.
+    """Environments write their outcomes here themselves. Every row has one.
 
-    Final observations are judged as they are seen: by the same weights, as this is in step.
+    What was seen last is kept in the row after the last, so whoever acts at step t finds what is
+    seen in row t and leaves in row t + 1 what comes of it.
     """
 
-    def write_outcome(self, t: int, batch: TensorBatch, final_value: Tensor) -> None:
-        """What came of step `t`, with V(final_obs) of every environment."""
+    rows_at_once = 131_072
+
+    def __init__(self, spec: Any, n_steps: int, n_envs: int, device: torch.device) -> None:
+        super().__init__(spec, n_steps, n_envs, device)
         kept = self._rollout
-        kept.reward[t] = batch.reward
-        kept.terminated[t] = batch.terminated
-        kept.truncated[t] = batch.truncated
-        kept.final_value[t] = torch.where(batch.truncated, final_value, 0.0)
-        kept.valid[t] = True
+        kept.valid.fill_(True)
+        self._last_obs = {leaf: rows[n_steps] for leaf, rows in kept.obs.items()}
+        self.final_obs = {leaf: torch.zeros_like(rows[:n_steps]) for leaf, rows in kept.obs.items()}
+        self.metrics = {name: torch.zeros_like(kept.reward[:-1]) for name in spec.metric_names}
+        self.rollout = kept.first(n_steps, None)
+        """As the environments have written it; what `judged_by` adds is not in it yet."""
+
+    def begin(self, version: int) -> None:
+        """The policy that acts is the one that learns: nothing is late, and no row is left out."""
+
+    def follow(self) -> None:
+        """Begin where the rollout before has ended."""
+        for leaf, value in self._last_obs.items():
+            self._rollout.obs[leaf][0].copy_(value)
+
+    def seen(self, t: int) -> DeviceObs:
+        """What everyone sees before step `t`."""
+        return {leaf: rows[t] for leaf, rows in self._rollout.obs.items()}
+
+    def decide(self, t: int, output: PolicyOutput) -> None:
+        """What the policy does about it."""
+        self._rollout.action[t].copy_(output.action)
+        self._rollout.behaviour_log_prob[t].copy_(output.log_prob)
+
+    def row(self, t: int) -> TensorBatch:
+        """Where what comes of step `t` is to be written."""
+        kept = self._rollout
+        return TensorBatch(
+            self.seen(t + 1),
+            kept.reward[t],
+            kept.terminated[t],
+            kept.truncated[t],
+            {leaf: rows[t] for leaf, rows in self.final_obs.items()},
+            {name: rows[t] for name, rows in self.metrics.items()},
+        )
+
+    def _judge_finals(self, policy: Policy) -> None:
+        kept, steps = self.rollout, max(1, self.rows_at_once // self.n_envs)
+        for part in (slice(t, t + steps) for t in range(0, self.n_steps, steps)):
+            some = {leaf: rows[part].flatten(0, 1) for leaf, rows in self.final_obs.items()}
+            value = policy.value(some).view_as(kept.reward[part])
+            kept.final_value[part] = torch.where(kept.truncated[part], value, 0.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +29,8 @@ from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
 from stoker.errors import CheckpointError, ConfigError
 from stoker.learn.executor import executable
-from stoker.learn.learner import Learner
+from stoker.learn.learner import Learner, LearnReport
+from stoker.learn.whole import Whole
 from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.awaited import as_blocking
@@ -43,6 +45,7 @@ from stoker.pools.tensor import TensorPool, describe_tensor_env
 from stoker.pools.tensor_check import check_tensor_env
 from stoker.pools.vector import VectorPool
 from stoker.storage.on_device import DeviceStorage
+from stoker.storage.rollout import RolloutStorage
 from stoker.storage.staged import StagedStorage
 from stoker.train import devices
 from stoker.train.overlap import Decision, OverlapTrial
@@ -83,6 +86,26 @@ class Parts:
     trial: OverlapTrial | None
     pinned: Any
     """The memory of the pool that a GPU copies from, if it could be locked."""
+    whole: Whole
+    """How whole rollouts and whole lessons run, where environments are tensors."""
+
+    def __post_init__(self) -> None:
+        self._lesson: Callable[[RolloutStorage], LearnReport] = self._learn
+        if isinstance(self.collector, DeviceCollector):
+            storage = self.collector.storage
+            once = self.whole(lambda: self._learn(storage), self.learner.generator)
+            self._lesson = lambda _: once()
+
+    def learn_from(self, storage: RolloutStorage) -> LearnReport:
+        """Learn from a rollout; then take what was seen in it into the statistics."""
+        return self._lesson(storage)
+
+    def _learn(self, storage: RolloutStorage) -> LearnReport:
+        version = self.collector.version
+        rollout = storage.judged_by(self.policy, version)
+        report = self.learner.learn(rollout, version)
+        self.policy.update_moments(rollout.obs, rollout.valid)
+        return report
 
     def tensors(self) -> dict[str, Tensor]:
         """All state but the counters, by name: what a checkpoint holds."""
@@ -112,6 +135,7 @@ class Parts:
                 collected = room_of(tensors, "collector")
                 self._bring_back({k: v.numpy() for k, v in collected.items()})
             self.collector.publish()
+            self.whole.forget()
         except (IndexError, KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"The checkpoint does not fit this configuration: {error}. Resume with the "
@@ -183,7 +207,8 @@ def _assemble(
     scaler = None
     if config.ppo.normalize_reward:
         scaler = ReturnScaler(pool.n_envs, config.ppo.gamma).to(device)
-    executor = _executor(config, device)
+    executor, on_device = _executor(config, device), isinstance(pool, TensorPool)
+    whole = Whole(captures=on_device and executor == "graph")
     learner = Learner(
         dict(policy.named_parameters()),
         _preparation(config, scaler),
@@ -192,10 +217,11 @@ def _assemble(
         config.minibatch,
         device,
         seed + 2,
-        executor,
+        "eager" if whole.captures else executor,
+        asks=not on_device,
     )
     pinned = pool.memory if _pins(pool, device) else None  # before somebody copies from it
-    collection = _make_collector(config, device, pool, policy)
+    collection = _make_collector(config, device, pool, policy, whole)
     decisions = decisions + _describe_choices(config, device, policy, collection)
     return Parts(
         config,
@@ -211,6 +237,7 @@ def _assemble(
         collection.clock,
         collection.trial,
         pinned,
+        whole,
     )
 
 
@@ -230,15 +257,18 @@ class _Collection(NamedTuple):
 
 
 def _make_collector(
-    config: Config, device: torch.device, pool: BasePool, policy: ActorCritic
+    config: Config, device: torch.device, pool: BasePool, policy: ActorCritic, whole: Whole
 ) -> _Collection:
     """In step, or overlapped; with `auto`, pools that step elsewhere are tried both ways."""
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
     size, clock = StagedStorage.size(*shape), PhaseClock()
     if isinstance(pool, TensorPool):
+        runs = None
+        if whole.captures and pool.capturable:
+            runs = functools.partial(whole, generator=policy.generator)
         on_device = DeviceCollector(
-            pool, policy, DeviceStorage(*shape, device), clock, config.run.seed
+            pool, policy, DeviceStorage(*shape, device), clock, config.run.seed, runs
         )
         why = "environments are tensors: they and the network share the device"
         return _Collection(on_device, clock, clock, None, size, Decision("collect", "in step", why))
@@ -363,21 +393,22 @@ def _tensor_pool(
             "network: there is nothing to overlap with. Leave it to auto."
         )
     spec = describe_tensor_env(name, env)
-    _check_tensors(env, spec, device)
+    breaks = _check_tensors(env, spec, device)
     check_fit(config, spec, device, elsewhere=False)
-    pool = TensorPool(env, spec, config.env.n_envs, device)
+    pool = TensorPool(env, spec, config.env.n_envs, device, capturable=not breaks)
     config = dataclasses.replace(config, env=dataclasses.replace(config.env, pool="tensor"))
     why = f"a tensor environment: {config.env.n_envs:,} step at once where the network is"
     return pool, config, [Decision("pool", "tensor", why)]
 
 
-def _check_tensors(env: TensorEnv, spec: EnvSpec, device: torch.device) -> None:
-    """Refuse what would give wrong results, and warn of what makes it slow."""
+def _check_tensors(env: TensorEnv, spec: EnvSpec, device: torch.device) -> list[str]:
+    """Refuse what would give wrong results; warn of what makes it slow, and give it back."""
     found = check_tensor_env(env, spec, device)
     if found.wrong:
         raise ConfigError([f"{spec.name}: {problem}" for problem in found.wrong])
     for problem in found.breaks:
         warnings.warn(f"{spec.name} cannot be captured: {problem}", stacklevel=2)
+    return found.breaks
 
 
 def _pool_of_many(

@@ -20,9 +20,7 @@ def run(session: Session, watch: Watch, stop: StopRequest) -> str:
         parts.learner.anneal(session.remaining)
         storage = parts.collector.collect(last=session.on_last_iteration)
         with clock.phase("update"):
-            rollout = storage.judged_by(parts.policy, parts.collector.version)
-            report = parts.learner.learn(rollout, parts.collector.version)
-            parts.policy.update_moments(rollout.obs, rollout.valid)
+            report = parts.learn_from(storage)
             parts.collector.publish()
         session.advance(report)
         if session.log_due:

@@ -147,7 +147,7 @@ class Session:
 
     def mark(self) -> None:
         """Remember where the environments and the noise stand, should collecting fail."""
-        if self.folder is not None:
+        if self.folder is not None and self.parts.collector.may_fail:
             self._boundary = self.parts.collected_state()
 
     def advance(self, report: LearnReport) -> None:

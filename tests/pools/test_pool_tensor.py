@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def pool_of(env: Any, n_envs: int = 3) -> TensorPool:
     pool = TensorPool(env, describe_tensor_env("test", env), n_envs, CPU)
-    pool.begin(seed=7)
+    pool.begin(7)
     return pool
 
 

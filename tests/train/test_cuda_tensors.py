@@ -25,7 +25,7 @@ N = 64
 
 def pool_of(env: Any, device: str) -> TensorPool:
     pool = TensorPool(env, describe_tensor_env("test", env), N, torch.device(device))
-    pool.begin(seed=3)
+    pool.begin(3)
     return pool
 
 

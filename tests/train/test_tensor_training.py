@@ -68,6 +68,8 @@ def test_the_rollout_is_the_hosts_in_every_field() -> None:
             if name == "final_value":
                 torch.testing.assert_close(mine, field, rtol=1e-5, atol=1e-6)
                 assert torch.equal(mine != 0, theirs.truncated)
+            elif name == "policy_version":
+                assert not mine.any(), "on the device nothing is ever late"
             elif isinstance(field, torch.Tensor):
                 assert torch.equal(mine, field), name
             elif isinstance(field, dict):
@@ -77,12 +79,14 @@ def test_the_rollout_is_the_hosts_in_every_field() -> None:
 def test_episodes_are_averaged_over_the_last_hundred() -> None:
     from stoker.collect.episodes import EpisodeTracker
     from stoker.collect.on_device import DeviceEpisodes
-    from stoker.types import PLAIN, StepBatch, TensorBatch
+    from stoker.types import PLAIN, StepBatch
 
     rng = np.random.default_rng(0)
     for n_envs, likely in ((3, 0.2), (250, 0.9)):
         tensors, arrays = DeviceEpisodes(n_envs, torch.device("cpu")), EpisodeTracker(n_envs)
         assert tensors.metrics() == arrays.metrics() == {}
+        rollout: list[tuple[torch.Tensor, torch.Tensor]] = []
+        steps = 1
         for _ in range(40):
             reward = rng.integers(0, 9, n_envs).astype(np.float32)
             over, cut = rng.random(n_envs) < likely, rng.random(n_envs) < 0.5
@@ -91,9 +95,11 @@ def test_episodes_are_averaged_over_the_last_hundred() -> None:
             valid = np.ones(n_envs, bool)
             ids = np.arange(n_envs)
             arrays.take(StepBatch(ids, shown, reward, *flags, shown, None, valid, {}))
-            given = [torch.from_numpy(x) for x in (reward, *flags)]
-            tensors.take(TensorBatch({}, *given, {}, {}))
-            assert tensors.metrics() == pytest.approx(arrays.metrics())
+            rollout.append((torch.from_numpy(reward), torch.from_numpy(over)))
+            if len(rollout) == steps:
+                tensors.take(*(torch.stack(rows) for rows in zip(*rollout, strict=True)))
+                assert tensors.metrics() == pytest.approx(arrays.metrics())
+                rollout, steps = [], steps % 5 + 1
 
 
 def test_the_metrics_of_environments_are_averaged() -> None:
