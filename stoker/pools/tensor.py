@@ -73,6 +73,55 @@ class Blamed:
             ) from error
 
 
+class Transition:
+    """One step of some environments, with resets, as a function of tensors: it can be compiled."""
+
+    def __init__(self, env: TensorEnv, spec: EnvSpec, device: torch.device) -> None:
+        self.env = env
+        self._decode = ActionDecoder(spec.action, device)
+        self._starts = {n: leaf.start for n, leaf in spec.observation.items() if leaf.start}
+
+    def __call__(
+        self, state: TensorState, actions: Tensor, rng: TensorRng
+    ) -> tuple[TensorState, TensorBatch]:
+        """Where an episode is over, the next one begins in the same step."""
+        led_to = self.env.step(state, self._decode(actions), rng)
+        fresh = self.env.initial(len(actions), rng)
+        terminated = led_to.terminated
+        truncated = led_to.truncated & ~terminated
+        over = terminated | truncated
+        state = {name: _where(over, fresh[name], value) for name, value in led_to.state.items()}
+        final_obs, obs = self.observe(led_to.state), self.observe(state)
+        metrics = dict(led_to.metrics)
+        return state, TensorBatch(obs, led_to.reward, terminated, truncated, final_obs, metrics)
+
+    @torch.no_grad()
+    def into(
+        self,
+        row: TensorBatch,
+        state: TensorState,
+        actions: Tensor,
+        keys: Tensor,
+        numbers: Tensor,
+        count: Tensor,
+    ) -> None:
+        """The step number `count` of environments `numbers` with `keys`, in place.
+
+        What came of it goes to `row`, and where it led to `state`.
+        """
+        led_to, batch = self(state, actions, TensorRng(keys, numbers, count))
+        _copy(row, batch)  # first, as what it holds may be views of where they stood
+        for name, value in led_to.items():
+            state[name].copy_(value)
+
+    def observe(self, state: TensorState) -> DeviceObs:
+        seen = self.env.observe(state)
+        leaves = {PLAIN: seen} if isinstance(seen, Tensor) else seen
+        for name, start in self._starts.items():  # the network counts categories from 0
+            leaves = {**leaves, name: leaves[name] - start}
+        return leaves
+
+
 class TensorPool(BasePool):
     """N environments whose state lives on `device`. `advance` steps them without leaving it.
 
@@ -90,9 +139,10 @@ class TensorPool(BasePool):
     ) -> None:
         super().__init__(spec, n_envs)
         self.capturable = capturable
-        self.env, self.device = Blamed(env, spec.name), device
-        self._decode = ActionDecoder(spec.action, device)
-        self._starts = {n: leaf.start for n, leaf in spec.observation.items() if leaf.start}
+        self.device, self._bare = device, env
+        self._transition = Transition(Blamed(env, spec.name), spec, device)
+        self.into = self._transition.into
+        """How `step_into` steps: something compiled may take its place."""
         self._ids = torch.arange(n_envs, device=device)
         self._numbers, self._keys = self._ids.clone(), torch.zeros_like(self._ids)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
@@ -111,14 +161,14 @@ class TensorPool(BasePool):
         self._keys.copy_(key_of(torch.tensor(seeds, device=self.device)).repeat_interleave(share))
         self._numbers.copy_(self._ids % share)
         self._count.zero_()
-        self._stand(self.env.initial(self.n_envs, self._rng(self._ids, self._count)))
-        self.look()
+        self._stand(self._transition.env.initial(self.n_envs, self._rng(self._ids)))
+        self._look()
 
     @torch.no_grad()
     def advance(self, actions: Tensor) -> TensorBatch:
         """Step everyone with policy actions [N, A]."""
         self._count += 1
-        state, batch = self._stepped(self._state, actions, self._ids, self._count)
+        state, batch = self._transition(self._state, actions, self._rng(self._ids))
         row = pytree.tree_map(torch.clone, batch)  # not views of what changes with the next step
         self._stand(state)
         self._obs = row.obs
@@ -130,20 +180,23 @@ class TensorPool(BasePool):
         self._count += steps
         return counts
 
-    @torch.no_grad()
     def step_into(self, row: TensorBatch, actions: Tensor, count: Tensor) -> None:
         """`advance`, but what came of it is written to the tensors of `row`.
 
-        It only reads tensors and writes to tensors that stay where they are, so it can be compiled
-        and captured. Whoever steps so reads observations there, not in `obs`.
+        It only reads tensors and writes to tensors that stay where they are, so it can be captured.
+        Whoever steps so finds observations there, not in `obs`.
         """
-        state, batch = self._stepped(self._state, actions, self._ids, count)
-        _copy(row, batch)  # before standing anew: what it holds may be views of where they stood
-        self._stand(state)
+        self.into(row, self._state, actions, self._keys, self._numbers, count)
 
-    def look(self) -> None:
-        """See to it that `obs` is what everyone sees, after `step_into`."""
-        self._obs = {leaf: value.clone() for leaf, value in self._observe(self._state).items()}
+    def for_compiling(self) -> tuple[Transition, tuple[TensorState, Tensor, Tensor]]:
+        """Something to compile in place of `into`; and its state, keys and numbers, copied."""
+        state = {name: value.clone() for name, value in self._state.items()}
+        bare = Transition(self._bare, self.spec, self.device)
+        return bare, (state, self._keys.clone(), self._numbers.clone())
+
+    def _look(self) -> None:
+        seen = self._transition.observe(self._state)
+        self._obs = {leaf: value.clone() for leaf, value in seen.items()}
 
     def _stand(self, state: TensorState) -> None:
         """Let everyone stand at `state`, in the tensors that there are, if there are."""
@@ -169,32 +222,10 @@ class TensorPool(BasePool):
         self._keys.copy_(state["keys"])
         prefix = "state."
         self._stand({n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)})
-        self.look()
+        self._look()
 
-    def _stepped(
-        self, state: TensorState, actions: Tensor, ids: Tensor, count: Tensor
-    ) -> tuple[TensorState, TensorBatch]:
-        """One step of the environments `ids`; where an episode is over, the next one begins."""
-        rng = self._rng(ids, count)
-        led_to = self.env.step(state, self._decode(actions), rng)
-        fresh = self.env.initial(len(ids), rng)
-        terminated = led_to.terminated
-        truncated = led_to.truncated & ~terminated
-        over = terminated | truncated
-        state = {name: _where(over, fresh[name], value) for name, value in led_to.state.items()}
-        final_obs, obs = self._observe(led_to.state), self._observe(state)
-        metrics = dict(led_to.metrics)
-        return state, TensorBatch(obs, led_to.reward, terminated, truncated, final_obs, metrics)
-
-    def _rng(self, ids: Tensor, count: Tensor) -> TensorRng:
-        return TensorRng(self._keys[ids], self._numbers[ids], count)
-
-    def _observe(self, state: TensorState) -> DeviceObs:
-        seen = self.env.observe(state)
-        leaves = {PLAIN: seen} if isinstance(seen, Tensor) else seen
-        for name, start in self._starts.items():  # the network counts categories from 0
-            leaves = {**leaves, name: leaves[name] - start}
-        return leaves
+    def _rng(self, ids: Tensor) -> TensorRng:
+        return TensorRng(self._keys[ids], self._numbers[ids], self._count)
 
     # For whoever is on the host.
 
@@ -215,10 +246,10 @@ class TensorPool(BasePool):
         some = {name: value[ids] for name, value in self._state.items()}
         self._count += 1
         with torch.no_grad():
-            led_to, batch = self._stepped(some, taken, ids, self._count)
+            led_to, batch = self._transition(some, taken, self._rng(ids))
         for name, value in led_to.items():
             self._state[name].index_copy_(0, ids, value)
-        self.look()
+        self._look()
         self._answer = _on_host(batch, env_ids)
 
     def recv(

@@ -1,0 +1,111 @@
+"""An update of K agents from their gradients: sum, clip, Adam, and what is counted of it.
+
+Parameters are rows of a flat buffer [K, P]; gradients arrive in S parts [K, S, P] that are yet to
+be summed, as does what was measured. Nothing is fetched: an update that must not be made is not
+made on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BETAS = (0.9, 0.999)
+APPLIED = 1024
+"""Parameters that one program updates."""
+STOP_AT = 1.5
+"""Times the KL limit, where an agent stops learning from a rollout."""
+COUNTED = (
+    "train/loss",
+    "train/policy_gradient_loss",
+    "train/value_loss",
+    "train/entropy_loss",
+    "train/approx_kl",
+    "train/clip_fraction",
+    "train/grad_norm",
+)
+
+
+class Optimised(NamedTuple):
+    """What an update changes."""
+
+    flat: Tensor  # [K, P]
+    mean: Tensor  # [K, P], of gradients
+    square: Tensor  # [K, P], the mean of their squares
+    count: (
+        Tensor  # [K, P / APPLIED], updates ever made; as many times as programs read and write it
+    )
+    stopped: Tensor  # bool [K], for this rollout, by the KL limit
+    tally: Tensor  # [K, len(COUNTED)], sums over the updates made from this rollout
+    made: Tensor  # [K], how many these are
+    skipped: Tensor  # [K], updates not made because something was not finite
+
+    @staticmethod
+    def of(flat: Tensor) -> Optimised:
+        """Before the first update."""
+        one = torch.zeros(len(flat), device=flat.device)
+        tally = torch.zeros(len(flat), len(COUNTED), device=flat.device)
+        moments = (torch.zeros_like(flat), torch.zeros_like(flat))
+        count = one[:, None].repeat(1, -(-flat.shape[1] // APPLIED))
+        return Optimised(flat, *moments, count, one.bool(), tally, one, one.clone())
+
+    def begin(self) -> None:
+        """Another rollout: count anew."""
+        for counter in (self.stopped, self.tally, self.made, self.skipped):
+            counter.zero_()
+
+
+class AdamTerms(NamedTuple):
+    """Settings of an update, each agent's own where they are tensors."""
+
+    rate: Tensor  # [K], the learning rate
+    entropy: Tensor  # [K], its weight in the loss
+    value: Tensor  # [K], likewise
+    most: float  # the gradient's largest norm
+    eps: float
+    kl: float  # the KL limit; infinite for none
+
+
+def step(optimised: Optimised, parts: Tensor, measured: Tensor, terms: AdamTerms) -> None:
+    """Sum `parts` [K, S, P] and `measured` [K, S, 5] (see `mlp.MEASURED`), and update in place.
+
+    A step is left out where the loss or the gradient is not finite, or the KL limit was passed: by
+    this minibatch or by one before it.
+    """
+    if parts.is_cuda:
+        from stoker.kernels import adam_on_gpu
+
+        adam_on_gpu.step(optimised, parts, measured, terms)
+    else:
+        step_twin(optimised, parts, measured, terms)
+
+
+def step_twin(optimised: Optimised, parts: Tensor, measured: Tensor, terms: AdamTerms) -> None:
+    """`step` in plain torch."""
+    gradient = parts.sum(1)
+    policy_loss, value_loss, entropy, kl, clipped = measured.sum(1).unbind(1)
+    total = policy_loss + terms.value * value_loss - terms.entropy * entropy
+    norm = torch.linalg.vector_norm(gradient, dim=1)
+    optimised.stopped.logical_or_(kl > STOP_AT * terms.kl)
+    finite = norm.isfinite() & total.isfinite()
+    makes = finite & ~optimised.stopped
+    optimised.count.add_(makes[:, None])
+    gradient = gradient * (terms.most / (norm + 1e-6)).clamp(max=1.0)[:, None]
+    mean, square = optimised.mean, optimised.square
+    new_mean = torch.lerp(mean, gradient, 1 - BETAS[0])
+    new_square = square * BETAS[1] + (1 - BETAS[1]) * gradient * gradient
+    count = optimised.count[:, 0].double()
+    first, second = (1 - torch.exp(count * math.log(beta)) for beta in BETAS)
+    size = (terms.rate / first.float())[:, None]
+    change = size * new_mean / (new_square.sqrt() / second.float().sqrt()[:, None] + terms.eps)
+    made = makes[:, None]
+    for kept, new in ((mean, new_mean), (square, new_square)):
+        kept.copy_(torch.where(made, new, kept))
+    optimised.flat.sub_(torch.where(made, change, 0.0))
+    counted = (total, policy_loss, value_loss, -entropy, kl, clipped, norm)
+    optimised.tally.add_(torch.where(made, torch.stack(counted, 1), 0.0))
+    optimised.made.add_(makes)
+    optimised.skipped.add_(~finite)
