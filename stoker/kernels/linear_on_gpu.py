@@ -1,0 +1,392 @@
+"""The layers of `linear` in Triton: products that activate, or differentiate, what they write.
+
+The constants in capitals are what `bench.kernels_wide` measures alternatives to.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from stoker.kernels.linear import Activation, Precision, stored
+from stoker.kernels.linear_weight_on_gpu import backward_weight
+from stoker.kernels.tiles_on_gpu import (
+    INTERPRETED,
+    PROCESSORS,
+    Tile,
+    by_network,
+    clipped,
+    input_precision_of,
+    multiplied,
+)
+
+TILES: dict[Precision, tuple[Tile, ...]] = {
+    "bf16": (
+        Tile(128, 256, 64, 8, 3),
+        Tile(128, 128, 64, 4, 3),
+        Tile(64, 128, 64, 4, 4),
+        Tile(64, 64, 64, 4, 4),
+    ),
+    "tf32": (
+        Tile(128, 256, 32, 8, 3),
+        Tile(128, 128, 32, 4, 3),
+        Tile(64, 128, 32, 4, 4),
+        Tile(64, 64, 32, 4, 4),
+    ),
+    "fp32": (Tile(128, 64, 16, 8, 3), Tile(64, 64, 16, 4, 3)),
+}
+"""Of `forward` and `backward_input`: the first that gives every processor something to do."""
+SHALLOW = 64
+"""Products no deeper than this leave out the first, for they wait for their writes."""
+
+HARDWARE_TANH = True
+"""In bf16, one instruction with an error of 2^-11 at most, which bfloat16 would not show."""
+
+
+@triton.jit
+def _place(down, across, band: tl.constexpr):
+    """Block row and block column of this program; bands of rows come one after another."""
+    program = tl.program_id(0)
+    first = program // (band * across) * band
+    height = tl.minimum(down - first, band)
+    inside = program % (band * across)
+    return first + inside % height, inside // height
+
+
+@triton.jit
+def _product(
+    left,
+    right,
+    row,
+    column,
+    rows,
+    columns,
+    depth,
+    left_row,
+    right_depth,
+    right_column,
+    whole_depth: tl.constexpr,
+    input_precision: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_columns: tl.constexpr,
+    block_depth: tl.constexpr,
+):
+    """A block of left [rows, depth] @ right [depth, columns]; zeros past the edges."""
+    k = tl.arange(0, block_depth)
+    left_at = left + row[:, None] * left_row + k[None, :]
+    right_at = right + k[:, None] * right_depth + column[None, :] * right_column
+    left_here, right_here = (row < rows)[:, None], (column < columns)[None, :]
+    total = tl.zeros([block_rows, block_columns], tl.float32)
+    for start in range(0, depth, block_depth):
+        if whole_depth:
+            a = tl.load(left_at, left_here, other=0.0)
+            b = tl.load(right_at, right_here, other=0.0)
+        else:
+            inside = k < depth - start
+            a = tl.load(left_at, left_here & inside[None, :], other=0.0)
+            b = tl.load(right_at, right_here & inside[:, None], other=0.0)
+        total = multiplied(a.to(b.dtype), b, total, input_precision)
+        left_at += block_depth
+        right_at += block_depth * right_depth
+    return total
+
+
+@triton.jit
+def _tanh(x, hardware: tl.constexpr):
+    if hardware and not INTERPRETED:
+        result = tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        result = 2 * tl.sigmoid(2 * x) - 1
+    return result
+
+
+@triton.jit
+def _activated(x, activation: tl.constexpr, hardware_tanh: tl.constexpr):
+    """The activation; what is not a number stays so."""
+    if activation == "tanh":
+        result = _tanh(x, hardware_tanh)
+    elif activation == "relu":
+        result = tl.where(x < 0, 0.0, x)
+    elif activation == "elu":
+        result = tl.where(x < 0, tl.exp(x) - 1, x)
+    else:
+        result = x * tl.sigmoid(x)
+    return result
+
+
+@triton.jit
+def _derivative(kept, activation: tl.constexpr):
+    if activation == "tanh":
+        result = 1 - kept * kept
+    elif activation == "relu":
+        result = tl.where(kept > 0, 1.0, 0.0)
+    elif activation == "elu":
+        result = tl.where(kept > 0, 1.0, kept + 1)
+    else:
+        sigmoid = tl.sigmoid(kept)
+        result = sigmoid * (1 + kept * (1 - sigmoid))
+    return result
+
+
+@triton.jit(do_not_specialize=["rows"])  # else some minibatches would be built for amid a run
+def _forward(
+    x,
+    weight,
+    bias,
+    out,
+    kept,
+    rows,
+    inputs,
+    outputs,
+    x_network,
+    x_row,
+    weight_network,
+    weight_output,
+    weight_input,
+    bias_network,
+    bias_output,
+    activation: tl.constexpr,
+    hardware_tanh: tl.constexpr,
+    whole_depth: tl.constexpr,
+    input_precision: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_columns: tl.constexpr,
+    block_depth: tl.constexpr,
+    band: tl.constexpr,
+):
+    down, across = tl.cdiv(rows, block_rows), tl.cdiv(outputs, block_columns)
+    row_block, column_block = _place(down, across, band)
+    network = tl.program_id(1).to(tl.int64)
+    first, row = (row_block * block_rows).to(tl.int64), tl.arange(0, block_rows)
+    column = column_block * block_columns + tl.arange(0, block_columns)
+    total = _product(
+        x + network * x_network + first * x_row,
+        weight + network * weight_network,
+        row,
+        column,
+        rows - first,
+        outputs,
+        inputs,
+        x_row,
+        weight_input,
+        weight_output,
+        whole_depth,
+        input_precision,
+        block_rows,
+        block_columns,
+        block_depth,
+    )
+    added = tl.load(
+        bias + network * bias_network + column * bias_output, column < outputs, other=0.0
+    )
+    total += added.to(tl.float32)[None, :]
+    block = (network * rows + first) * outputs
+    place = row[:, None] * outputs + column[None, :]
+    here = (row < rows - first)[:, None] & (column < outputs)[None, :]
+    result = _activated(total, activation, hardware_tanh)
+    tl.store(out + block + place, result.to(out.dtype.element_ty), here)
+    if activation == "silu":
+        tl.store(kept + block + place, total.to(kept.dtype.element_ty), here)
+
+
+@triton.jit(do_not_specialize=["rows"])  # else some minibatches would be built for amid a run
+def _backward_input(
+    d_out,
+    weight,
+    kept,
+    d_in,
+    sums,
+    rows,
+    inputs,
+    outputs,
+    d_out_network,
+    d_out_row,
+    weight_network,
+    weight_output,
+    weight_input,
+    kept_network,
+    kept_row,
+    activation: tl.constexpr,
+    sum_columns: tl.constexpr,
+    whole_depth: tl.constexpr,
+    input_precision: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_columns: tl.constexpr,
+    block_depth: tl.constexpr,
+    band: tl.constexpr,
+):
+    down, across = tl.cdiv(rows, block_rows), tl.cdiv(inputs, block_columns)
+    row_block, column_block = _place(down, across, band)
+    network = tl.program_id(1).to(tl.int64)
+    first, row = (row_block * block_rows).to(tl.int64), tl.arange(0, block_rows)
+    column = column_block * block_columns + tl.arange(0, block_columns)
+    total = _product(
+        d_out + network * d_out_network + first * d_out_row,
+        weight + network * weight_network,
+        row,
+        column,
+        rows - first,
+        inputs,
+        outputs,
+        d_out_row,
+        weight_output,
+        weight_input,
+        whole_depth,
+        input_precision,
+        block_rows,
+        block_columns,
+        block_depth,
+    )
+    here = (row < rows - first)[:, None] & (column < inputs)[None, :]
+    kept_block = kept + network * kept_network + first * kept_row
+    below = tl.load(kept_block + row[:, None] * kept_row + column[None, :], here, other=0.0)
+    total *= _derivative(below.to(tl.float32), activation)
+    block = d_in + (network * rows + first) * inputs
+    place = row[:, None] * inputs + column[None, :]
+    tl.store(block + place, total.to(d_in.dtype.element_ty), here)
+    if sum_columns:
+        sums_at = sums + (network * down + row_block) * inputs + column
+        tl.store(sums_at, tl.sum(total, 0), column < inputs)
+
+
+def forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    activation: Activation,
+    precision: Precision,
+    tile: Tile | None = None,
+) -> tuple[Tensor, Tensor]:
+    """See `linear.forward`."""
+    networks, outputs, inputs = weight.shape
+    x = by_network(x, networks)
+    rows = x.shape[1]
+    tile = _fitting(tile, precision, networks, rows, outputs, inputs)
+    out = torch.empty(networks, rows, outputs, dtype=stored(precision), device=x.device)
+    kept = torch.empty_like(out) if activation == "silu" else out
+    _forward[_grid(tile, networks, rows, outputs)](
+        x,
+        weight,
+        bias,
+        out,
+        kept,
+        rows,
+        inputs,
+        outputs,
+        *x.stride()[:2],
+        *weight.stride(),
+        *bias.stride(),
+        activation=activation,
+        hardware_tanh=HARDWARE_TANH and precision == "bf16",
+        whole_depth=inputs % tile.depth == 0,
+        input_precision=input_precision_of(precision),
+        block_rows=tile.rows,
+        block_columns=tile.columns,
+        block_depth=tile.depth,
+        band=tile.band,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out, kept
+
+
+def backward_input(
+    d_out: Tensor,
+    weight: Tensor,
+    kept: Tensor,
+    activation: Activation,
+    precision: Precision,
+    tile: Tile | None = None,
+) -> Tensor:
+    """See `linear.backward_input`."""
+    return _input_gradient(d_out, weight, kept, activation, precision, tile, sum_columns=False)[0]
+
+
+def backward_input_and_bias(
+    d_out: Tensor,
+    weight: Tensor,
+    kept: Tensor,
+    activation: Activation,
+    precision: Precision,
+    tile: Tile | None = None,
+) -> tuple[Tensor, Tensor]:
+    """See `linear.backward_input_and_bias`."""
+    d_in, sums = _input_gradient(d_out, weight, kept, activation, precision, tile, sum_columns=True)
+    return d_in, sums.sum(1)
+
+
+def _input_gradient(
+    d_out: Tensor,
+    weight: Tensor,
+    kept: Tensor,
+    activation: Activation,
+    precision: Precision,
+    tile: Tile | None,
+    sum_columns: bool,
+) -> tuple[Tensor, Tensor]:
+    """`d_in`, and its column sums by blocks of rows, [G, blocks, I], where they are asked for."""
+    networks, outputs, inputs = weight.shape
+    if precision == "tf32" and weight.stride(1) != 1:
+        weight = weight.mT.contiguous().mT  # matrix units read float32 along the depth alone
+    d_out, kept = by_network(d_out, networks), by_network(kept, networks)
+    rows = d_out.shape[1]
+    tile = _fitting(tile, precision, networks, rows, inputs, outputs)
+    d_in = torch.empty(networks, rows, inputs, dtype=stored(precision), device=d_out.device)
+    blocks = triton.cdiv(rows, tile.rows) if sum_columns else 0
+    sums = torch.empty(networks, blocks, inputs, device=d_out.device)
+    _backward_input[_grid(tile, networks, rows, inputs)](
+        d_out,
+        weight,
+        kept,
+        d_in,
+        sums,
+        rows,
+        inputs,
+        outputs,
+        *d_out.stride()[:2],
+        *weight.stride(),
+        *kept.stride()[:2],
+        activation=activation,
+        sum_columns=sum_columns,
+        whole_depth=outputs % tile.depth == 0,
+        input_precision=input_precision_of(precision),
+        block_rows=tile.rows,
+        block_columns=tile.columns,
+        block_depth=tile.depth,
+        band=tile.band,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return d_in, sums
+
+
+def _fitting(
+    tile: Tile | None, precision: Precision, networks: int, rows: int, columns: int, depth: int
+) -> Tile:
+    """`tile`, or the first of the table that leaves no processor idle; no larger than needed."""
+    if tile is None:
+        tiles = TILES[precision][depth <= SHALLOW :]
+        tile = next((t for t in tiles if _busy(t, networks, rows, columns)), tiles[-1])
+    return clipped(tile, tile.rows, columns, depth)
+
+
+def _busy(tile: Tile, networks: int, rows: int, columns: int) -> bool:
+    return prod(_grid(tile, networks, rows, columns)) >= PROCESSORS
+
+
+def _grid(tile: Tile, networks: int, rows: int, columns: int) -> tuple[int, int]:
+    return triton.cdiv(rows, tile.rows) * triton.cdiv(columns, tile.columns), networks
+
+
+def try_out() -> None:
+    """Build them, and run them once."""
+    ones = torch.ones(1, 16, 16, device="cuda")
+    forward(ones, ones, ones[0, :1], "tanh", "tf32")
+    backward_input_and_bias(ones, ones, ones, "tanh", "tf32")
+    backward_weight(ones, ones, "tf32")

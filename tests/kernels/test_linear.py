@@ -1,0 +1,321 @@
+"""Layers of several networks: twins against autograd, kernels against their twins."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stoker.kernels import linear
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+MODULES = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+ACTIVATIONS, PRECISIONS = get_args(linear.Activation), get_args(linear.Precision)
+TOLERANCE = (
+    {"fp32": 1e-5, "tf32": 3e-3, "bf16": 1e-2}
+    if DEVICE == "cuda"
+    else {"fp32": 1e-5, "tf32": 1e-5, "bf16": 2e-2}
+)
+"""By precision, the largest error over the largest number. Triton's interpreter knows no tf32, and
+cuts numbers off to bfloat16 where a GPU rounds them."""
+SHAPES = [(1, 1, 1, 1), (1, 64, 16, 32), (2, 67, 4, 40), (2, 33, 83, 6), (2, 130, 64, 65)]
+"""Networks, rows, inputs, outputs."""
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def layer(
+    networks: int, rows: int, inputs: int, outputs: int, precision: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`x`, `weight`, `bias`, `d_out` and `kept` of the layer below, as a precision stores them."""
+    stored = linear.stored(precision)
+    x = numbers(networks, rows, inputs).to(stored)
+    weight = (numbers(networks, outputs, inputs, seed=1) / inputs**0.5).to(stored)
+    bias = numbers(networks, outputs, seed=2)
+    d_out = numbers(networks, rows, outputs, seed=3).to(stored)
+    return x, weight, bias, d_out, numbers(networks, rows, inputs, seed=4).tanh().to(stored)
+
+
+def assert_near(actual: Tensor, expected: Tensor, precision: str) -> None:
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    error = (actual.double() - expected.double()).abs().max()
+    assert error <= TOLERANCE[precision] * expected.double().abs().max().clamp(min=1.0)
+
+
+@pytest.fixture
+def kernels() -> Any:
+    pytest.importorskip("triton")
+    from stoker.kernels import linear_on_gpu
+
+    return linear_on_gpu
+
+
+@pytest.fixture
+def weights(kernels: Any) -> Any:
+    from stoker.kernels import linear_weight_on_gpu
+
+    return linear_weight_on_gpu
+
+
+@pytest.fixture
+def small(kernels: Any) -> Any:
+    """A tile that even a small result has many of, in bands that do not divide them."""
+    return kernels.Tile(rows=16, columns=16, depth=16, warps=4, stages=2, band=3)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_twins_are_what_autograd_makes_of_modules(
+    activation: Any, precision: Any, shared: bool
+) -> None:
+    torch.manual_seed(0)
+    inputs, hidden, outputs, rows = 5, 12, 7, 30
+    networks = [
+        nn.Sequential(
+            nn.Linear(inputs, hidden),
+            MODULES[activation](),
+            nn.Linear(hidden, outputs),
+            MODULES[activation](),
+        ).to(DEVICE)
+        for _ in range(2)
+    ]
+    x = numbers(rows, inputs) if shared else numbers(2, rows, inputs)
+    d_result = numbers(2, rows, outputs, seed=1)
+    weights, biases = (
+        [torch.stack([getattr(n[i], kind).detach() for n in networks]) for i in (0, 2)]
+        for kind in ("weight", "bias")
+    )
+    expected = torch.stack([n(x if shared else x[g]) for g, n in enumerate(networks)])
+    expected.backward(d_result)
+
+    first = linear.forward_twin(x, weights[0], biases[0], activation, precision)
+    second = linear.forward_twin(first.out, weights[1], biases[1], activation, precision)
+    d_second = d_result * linear._derivative(second.kept.float(), activation)
+    d_first, d_bias = linear.backward_input_twin(
+        d_second, weights[1], first.kept, activation, precision
+    )
+    gradients = [
+        linear.backward_weight_twin(d_first, x, precision, d_bias),
+        linear.backward_weight_twin(d_second, first.out, precision),
+    ]
+
+    assert_near(second.out.float(), expected.detach(), precision)
+    for i, found in zip((0, 2), gradients, strict=True):
+        for kind, gradient in zip(("weight", "bias"), found, strict=True):
+            wanted = torch.stack([getattr(n[i], kind).grad for n in networks])
+            assert_near(gradient, wanted, precision)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_forward_is_its_twin(kernels: Any, activation: Any, precision: Any, shape: Any) -> None:
+    x, weight, bias, _, _ = layer(*shape, precision)
+    found = kernels.forward(x, weight, bias, activation, precision)
+    expected = linear.forward_twin(x, weight, bias, activation, precision)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, precision)
+    assert (found[0] is found[1]) == (activation != "silu")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_backward_input_is_its_twin(
+    kernels: Any, activation: Any, precision: Any, shape: Any
+) -> None:
+    _, weight, _, d_out, kept = layer(*shape, precision)
+    d_in, d_bias = kernels.backward_input_and_bias(d_out, weight, kept, activation, precision)
+    wanted, wanted_bias = linear.backward_input_twin(d_out, weight, kept, activation, precision)
+    assert_near(d_in, wanted, precision)
+    assert_near(d_bias, wanted_bias, precision)
+    again = kernels.backward_input(d_out, weight, kept, activation, precision)
+    assert torch.equal(again, d_in)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("way", ["kernel", "library", None])
+def test_backward_weight_is_its_twin(kernels: Any, way: Any, precision: Any, shape: Any) -> None:
+    x, _, _, d_out, _ = layer(*shape, precision)
+    found = kernels.backward_weight(d_out, x, precision, way=way)
+    expected = linear.backward_weight_twin(d_out, x, precision)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_many_small_tiles_make_up_the_whole(kernels: Any, small: Any, precision: Any) -> None:
+    x, weight, bias, d_out, kept = layer(2, 115, 37, 50, precision)
+    found = kernels.forward(x, weight, bias, "tanh", precision, small)
+    assert_near(found[0], linear.forward_twin(x, weight, bias, "tanh", precision).out, precision)
+    found = kernels.backward_input_and_bias(d_out, weight, kept, "tanh", precision, small)
+    expected = linear.backward_input_twin(d_out, weight, kept, "tanh", precision)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, precision)
+    found = kernels.backward_weight(d_out, x, precision, way="kernel", tile=small)
+    for one, other in zip(found, linear.backward_weight_twin(d_out, x, precision), strict=True):
+        assert_near(one, other, precision)
+
+
+@pytest.mark.parametrize("way", ["kernel", "library"])
+@pytest.mark.parametrize("splits", [1, 2, 8])
+def test_shares_of_the_rows_add_up(kernels: Any, small: Any, way: Any, splits: int) -> None:
+    x, _, _, d_out, _ = layer(2, 96, 80, 20, "fp32")
+    for given in (x, x[0]):
+        found = kernels.backward_weight(d_out, given, "fp32", None, way, small, splits)
+        expected = linear.backward_weight_twin(d_out, given, "fp32")
+        for one, other in zip(found, expected, strict=True):
+            assert_near(one, other, "fp32")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_networks_may_share_what_they_see(kernels: Any, precision: Any) -> None:
+    """In float32 as it comes, whatever the precision."""
+    _, weight, bias, d_out, _ = layer(2, 40, 9, 24, precision)
+    x = numbers(40, 9, seed=5)
+    out, _ = kernels.forward(x, weight, bias, "tanh", precision)
+    assert_near(out, linear.forward_twin(x, weight, bias, "tanh", precision).out, precision)
+    for way in ("kernel", "library"):
+        found = kernels.backward_weight(d_out, x, precision, way=way)
+        expected = linear.backward_weight_twin(d_out, x, precision)
+        for one, other in zip(found, expected, strict=True):
+            assert_near(one, other, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_parameters_may_lie_apart(kernels: Any, precision: Any) -> None:
+    x, weight, bias, d_out, kept = layer(2, 40, 18, 24, precision)
+    apart, size = 1000, 24 * 18
+    flat = torch.full((2 * apart,), float("nan"), device=DEVICE)
+    flat.view(2, apart)[:, :size] = weight.flatten(1).float()
+    flat.view(2, apart)[:, size : size + 24] = bias
+    spread = flat.to(weight.dtype).as_strided(weight.shape, (apart, 18, 1))
+    spread_bias = flat.as_strided(bias.shape, (apart, 1), size)
+    out, _ = kernels.forward(x, spread, spread_bias, "elu", precision)
+    assert_near(out, linear.forward_twin(x, weight, bias, "elu", precision).out, precision)
+    d_in = kernels.backward_input(d_out, spread, kept, "elu", precision)
+    wanted, _ = linear.backward_input_twin(d_out, weight, kept, "elu", precision)
+    assert_near(d_in, wanted, precision)
+
+
+def test_rows_may_lie_apart(kernels: Any) -> None:
+    x, weight, bias, d_out, kept = layer(2, 40, 18, 24, "fp32")
+    wide_x, wide_d_out = torch.cat([x, x], dim=2), torch.cat([d_out, d_out], dim=2)
+    x, d_out, kept = wide_x[..., 18:], wide_d_out[..., 24:], kept.mT.contiguous().mT
+    out, _ = kernels.forward(x, weight, bias, "tanh", "fp32")
+    assert_near(out, linear.forward_twin(x, weight, bias, "tanh", "fp32").out, "fp32")
+    found = kernels.backward_input_and_bias(d_out, weight, kept, "tanh", "fp32")
+    expected = linear.backward_input_twin(d_out, weight, kept, "tanh", "fp32")
+    found += kernels.backward_weight(d_out, x, "fp32")
+    expected += linear.backward_weight_twin(d_out, x, "fp32")
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, "fp32")
+
+
+@pytest.mark.parametrize("way", ["kernel", "library", "ones"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 1), (1000, 130), (64, 128)])
+def test_columns_are_summed(
+    weights: Any, way: Any, precision: Any, rows: int, outputs: int
+) -> None:
+    d_out = numbers(2, rows, outputs).to(linear.stored(precision))
+    assert_near(weights.sum_columns(d_out, way), d_out.sum(1, dtype=torch.float32), "fp32")
+
+
+def test_a_known_bias_gradient_is_not_computed_again(kernels: Any) -> None:
+    x, _, _, d_out, _ = layer(2, 40, 18, 24, "fp32")
+    known = numbers(2, 24, seed=6)
+    for backward_weight in (kernels.backward_weight, linear.backward_weight):
+        d_weight, d_bias = backward_weight(d_out, x, "fp32", known)
+        assert d_bias is known
+        assert_near(d_weight, linear.backward_weight_twin(d_out, x, "fp32")[0], "fp32")
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_is_no_number_is_not_hidden(kernels: Any, activation: Any, precision: Any) -> None:
+    x, weight, bias, _, _ = layer(1, 20, 8, 16, precision)
+    x[0, 3, 5] = float("nan")
+    out, _ = kernels.forward(x, weight, bias, activation, precision)
+    assert out[0, 3].isnan().all()
+    assert out.isnan().sum() == 16
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_large_numbers_saturate(kernels: Any, activation: Any) -> None:
+    """Past 88 an exponential is infinite in float32."""
+    x = torch.tensor([[-1e4], [-100.0], [-0.5], [0.0], [0.5], [100.0], [1e4]], device=DEVICE)
+    one = torch.ones(1, 1, 1, device=DEVICE)
+    out, _ = kernels.forward(x, one, one[0] * 0, activation, "fp32")
+    torch.testing.assert_close(out[0], MODULES[activation]()(x), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs", "splits"),
+    [(32768, 512, 1024, 4), (32768, 256, 512, 16), (96, 16, 16, 32), (33, 512, 1024, 1)],
+)
+def test_shares_for_the_library_are_equal(
+    weights: Any, rows: int, outputs: int, inputs: int, splits: int
+) -> None:
+    assert weights._library_splits(2, rows, outputs, inputs) == splits
+
+
+def test_tiles_are_chosen_by_shape(kernels: Any) -> None:
+    large, *_, smallest = kernels.TILES["bf16"]
+    assert kernels._fitting(None, "bf16", 2, 32768, 1024, 512) == large
+    few = kernels._fitting(None, "bf16", 1, 100, 64, 512)
+    assert few == smallest
+    shallow = kernels._fitting(None, "bf16", 2, 32768, 1024, 4)
+    assert (shallow.rows, shallow.columns, shallow.depth) == (128, 128, 16)
+
+
+def test_without_triton_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "stoker.kernels.linear_on_gpu", raising=False)
+    monkeypatch.delattr("stoker.kernels.linear_on_gpu", raising=False)
+    linear._kernels.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match=r"Triton cannot build kernels here .*plain torch"):
+            assert linear._kernels() is None
+    finally:
+        linear._kernels.cache_clear()
+
+
+def all_of(of: Callable[..., Any], *given: Any) -> list[Tensor]:
+    found = of(*given)
+    return [found] if isinstance(found, Tensor) else list(found)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("inputs", "outputs"), [(4, 1024), (400, 1024), (1024, 512), (512, 256)])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_wide_layers_on_a_gpu_are_their_twins_and_repeat_their_bits(
+    precision: Any, inputs: int, outputs: int
+) -> None:
+    x, weight, bias, d_out, kept = layer(2, 4100, inputs, outputs, precision)
+    below = (d_out, weight, kept, "tanh", precision)
+    cases = [
+        (linear.forward, linear.forward_twin, (x, weight, bias, "tanh", precision)),
+        (linear.backward_input_and_bias, linear.backward_input_twin, below),
+        (linear.backward_weight, linear.backward_weight_twin, (d_out, x, precision)),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # else the twin would be compared with itself
+        for public, twin, given in cases:
+            for found, again, expected in zip(
+                all_of(public, *given), all_of(public, *given), all_of(twin, *given), strict=True
+            ):
+                assert torch.equal(found, again)
+                assert_near(found, expected, precision)
