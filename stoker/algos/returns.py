@@ -60,14 +60,17 @@ def discounted_sums(
 
 
 class ReturnScaler(nn.Module):
-    """Divides rewards by the running deviation of the discounted return."""
+    """Divides rewards by the running deviation of the discounted return.
+
+    Environments may belong to several agents, an equal share each: then each has its own deviation.
+    """
 
     carried: Tensor
 
-    def __init__(self, n_envs: int, gamma: float) -> None:
+    def __init__(self, n_envs: int, gamma: float, agents: int = 1) -> None:
         super().__init__()
-        self._gamma = gamma
-        self.moments = RunningMoments(1)
+        self._gamma, self._agents = gamma, agents
+        self.moments = RunningMoments(1, *(() if agents == 1 else (agents,)))
         self.register_buffer("carried", torch.zeros(n_envs))
 
     @torch.no_grad()
@@ -75,5 +78,10 @@ class ReturnScaler(nn.Module):
         """The scaled rewards [T, N]; the statistics take this rollout in first."""
         sums, carried = discounted_sums(reward, ended, valid, self.carried, self._gamma)
         self.carried.copy_(carried)
-        self.moments.update(sums.reshape(-1, 1), valid.flatten())
-        return self.moments.shrink(reward)
+        if self._agents == 1:
+            self.moments.update(sums.reshape(-1, 1), valid.flatten())
+            return self.moments.shrink(reward)
+        shape = (self._agents, -1)
+        rows, known = (x.unflatten(1, shape).transpose(0, 1).flatten(1) for x in (sums, valid))
+        self.moments.update(rows[..., None], known)
+        return self.moments.shrink(reward.unflatten(1, shape)).flatten(1)

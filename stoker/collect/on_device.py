@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,6 +20,31 @@ _NOT_OURS = ("busy", "noise_rng")
 
 Runs = Callable[[Callable[[], None]], Callable[[], None]]
 """How to run a function of tensors that stay where they are."""
+
+
+class Acting(Protocol):
+    """Decides on actions for everyone, in the storage."""
+
+    def noise(self, counts: Tensor) -> Tensor:
+        """Of a rollout, [at least T, N, ...]; its steps have the numbers `counts` [T]."""
+
+    def decide(self, t: int, noise: Tensor) -> None:
+        """From what is seen at step `t` to what is done then."""
+
+
+class PolicyActing:
+    """Acts as the policy's modules do."""
+
+    def __init__(self, policy: Policy, storage: DeviceStorage) -> None:
+        self._policy, self._storage = policy, storage
+
+    def noise(self, counts: Tensor) -> Tensor:
+        shape = (self._storage.capacity + 1, self._storage.n_envs)
+        # As many rows as on the host, so it is the same there.
+        return self._policy.draw_noise(math.prod(shape)).unflatten(0, shape)
+
+    def decide(self, t: int, noise: Tensor) -> None:
+        self._storage.decide(t, self._policy.act(self._storage.seen(t), None, noise))
 
 
 class DeviceCollector:
@@ -40,6 +67,7 @@ class DeviceCollector:
         self.pool, self.policy, self.seed = pool, policy, seed
         self.steps = 0
         self.storage, self._clock = storage, clock
+        self.acting: Acting = PolicyActing(policy, storage)
         self.episodes = DeviceEpisodes(pool.n_envs, pool.device)
         self._metrics = DeviceMeans(pool.spec.metric_names, pool.device)
         self._bad = torch.zeros((), dtype=torch.int64, device=pool.device)
@@ -57,15 +85,13 @@ class DeviceCollector:
 
     @torch.no_grad()
     def _fill(self) -> None:
-        storage, pool, policy = self.storage, self.pool, self.policy
-        rows = storage.capacity + 1  # as many as on the host, so the noise is the same
-        noise = policy.draw_noise(rows * storage.n_envs).unflatten(0, (rows, storage.n_envs))
+        storage, pool, acting = self.storage, self.pool, self.acting
         counts = pool.counts(storage.n_steps)
+        noise = acting.noise(counts)
         storage.follow()
         for t in range(storage.n_steps):
-            decided = policy.act(storage.seen(t), None, noise[t])
-            storage.decide(t, decided)
-            pool.step_into(storage.row(t), decided.action, counts[t])
+            acting.decide(t, noise[t])
+            pool.step_into(storage.row(t), storage.rollout.action[t], counts[t])
         kept = storage.rollout
         self.episodes.take(kept.reward, kept.terminated | kept.truncated)
         self._metrics.take(storage.metrics)

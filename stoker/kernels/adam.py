@@ -35,9 +35,7 @@ class Optimised(NamedTuple):
     flat: Tensor  # [K, P]
     mean: Tensor  # [K, P], of gradients
     square: Tensor  # [K, P], the mean of their squares
-    count: (
-        Tensor  # [K, P / APPLIED], updates ever made; as many times as programs read and write it
-    )
+    counts: Tensor  # [K, P / APPLIED], updates ever made: the same number for each program
     stopped: Tensor  # bool [K], for this rollout, by the KL limit
     tally: Tensor  # [K, len(COUNTED)], sums over the updates made from this rollout
     made: Tensor  # [K], how many these are
@@ -49,8 +47,8 @@ class Optimised(NamedTuple):
         one = torch.zeros(len(flat), device=flat.device)
         tally = torch.zeros(len(flat), len(COUNTED), device=flat.device)
         moments = (torch.zeros_like(flat), torch.zeros_like(flat))
-        count = one[:, None].repeat(1, -(-flat.shape[1] // APPLIED))
-        return Optimised(flat, *moments, count, one.bool(), tally, one, one.clone())
+        counts = one[:, None].repeat(1, -(-flat.shape[1] // APPLIED))
+        return Optimised(flat, *moments, counts, one.bool(), tally, one, one.clone())
 
     def begin(self) -> None:
         """Another rollout: count anew."""
@@ -92,12 +90,12 @@ def step_twin(optimised: Optimised, parts: Tensor, measured: Tensor, terms: Adam
     optimised.stopped.logical_or_(kl > STOP_AT * terms.kl)
     finite = norm.isfinite() & total.isfinite()
     makes = finite & ~optimised.stopped
-    optimised.count.add_(makes[:, None])
+    optimised.counts.add_(makes[:, None])
     gradient = gradient * (terms.most / (norm + 1e-6)).clamp(max=1.0)[:, None]
     mean, square = optimised.mean, optimised.square
     new_mean = torch.lerp(mean, gradient, 1 - BETAS[0])
     new_square = square * BETAS[1] + (1 - BETAS[1]) * gradient * gradient
-    count = optimised.count[:, 0].double()
+    count = optimised.counts[:, 0].double()
     first, second = (1 - torch.exp(count * math.log(beta)) for beta in BETAS)
     size = (terms.rate / first.float())[:, None]
     change = size * new_mean / (new_square.sqrt() / second.float().sqrt()[:, None] + terms.eps)

@@ -141,7 +141,7 @@ def step(optimised: Optimised, parts: Tensor, measured: Tensor, terms: AdamTerms
         at_once=min(padded_parts, 128),
         num_warps=4,
     )
-    _apply[(optimised.count.shape[1], agents)](
+    _apply[(optimised.counts.shape[1], agents)](
         *optimised[:4],
         optimised.stopped.view(torch.int8),
         *optimised[5:],

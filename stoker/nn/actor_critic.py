@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,13 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def value(self, obs: DeviceObs) -> Tensor:
         return self.judge(self.critic(self._normalised(obs))).squeeze(-1)
+
+    @property
+    def plain_moments(self) -> RunningMoments | None:
+        """Of the observation, where it is one vector and normalised."""
+        moments = list(self.moments.values())
+        assert len(moments) < 2
+        return cast(RunningMoments, moments[0]) if moments else None
 
     def update_moments(self, obs: DeviceObs, valid: Tensor) -> None:
         """Take a rollout's observations [T, N, ...] into the running statistics."""

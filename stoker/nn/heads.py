@@ -13,7 +13,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from stoker.types import ActionSpec
+from stoker.types import ActionSpec, Rng
+
+_LEAST = 2.0**-30  # of an exponential number, whose logarithm is taken
 
 
 class Head(nn.Module):
@@ -24,6 +26,10 @@ class Head(nn.Module):
     @abstractmethod
     def draw_noise(self, rows: int, generator: Generator) -> Tensor:
         """What `sample` needs for `rows` rows."""
+
+    @abstractmethod
+    def noise_of(self, rng: Rng) -> Tensor:
+        """The same for the rows of `rng`, from numbers that can be told again."""
 
     @abstractmethod
     def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,6 +78,9 @@ class CategoricalHead(Head):
         shape = (rows, *self._shape)
         return torch.empty(shape, device=generator.device).exponential_(generator=generator)
 
+    def noise_of(self, rng: Rng) -> Tensor:
+        return -torch.log1p(-rng.uniform(*self._shape)).clamp(min=_LEAST)
+
     def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = self._log_probs(raw, mask)
         # The Gumbel trick: the arg-max of log p - log E, with E exponential, is distributed as p.
@@ -102,6 +111,9 @@ class BernoulliHead(Head):
     def draw_noise(self, rows: int, generator: Generator) -> Tensor:
         return torch.rand(rows, self.raw_width, generator=generator, device=generator.device)
 
+    def noise_of(self, rng: Rng) -> Tensor:
+        return rng.uniform(self.raw_width)
+
     def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
         action = (noise < raw.sigmoid()).long()
         return action, self._log_prob(raw, action)
@@ -128,6 +140,9 @@ class GaussianHead(Head):
 
     def draw_noise(self, rows: int, generator: Generator) -> Tensor:
         return torch.randn(rows, self.raw_width, generator=generator, device=generator.device)
+
+    def noise_of(self, rng: Rng) -> Tensor:
+        return rng.normal(self.raw_width)
 
     def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
         action = raw + self.log_std.exp() * noise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -9,8 +11,40 @@ _CLIP = 10.0
 _EPSILON = 1e-8
 
 
+@dataclass(frozen=True)
+class Moments:
+    """Of rows of some width: of one kind, or [K, ...] of K that are told apart."""
+
+    mean: Tensor  # float64 [..., width]
+    variance: Tensor  # float64 [..., width]
+    count: Tensor  # float64 [...]
+    centre: Tensor  # [..., width], what rows are shifted and scaled by: kept ready in float32
+    scale: Tensor  # [..., width]
+
+
+@torch.no_grad()
+def update(moments: Moments, rows: Tensor, valid: Tensor) -> None:
+    """Take in rows [..., n, width] where `valid` [..., n], by Chan's parallel update."""
+    weight = valid.to(torch.float64)
+    rows = torch.where(valid[..., None], rows, 0).to(torch.float64)
+    seen = weight.sum(-1, keepdim=True)
+    mean = rows.sum(-2) / seen.clamp(min=1)
+    gaps = (rows - mean[..., None, :]) ** 2 * weight[..., None]
+    variance = gaps.sum(-2) / seen.clamp(min=1)
+    total = moments.count[..., None] + seen
+    share = seen / total.clamp(min=1)
+    gap = mean - moments.mean
+    # Before the first row the initial variance of 1 has weight 0, so it leaves no trace.
+    spread = moments.variance * (1 - share) + variance * share + gap**2 * share * (1 - share)
+    moments.variance.copy_(torch.where(seen > 0, spread, moments.variance))
+    moments.mean.add_(gap * share)
+    moments.count.copy_(total[..., 0])
+    moments.centre.copy_(moments.mean)
+    moments.scale.copy_(torch.rsqrt(moments.variance + _EPSILON))
+
+
 class RunningMoments(nn.Module):
-    """Mean and variance of all rows seen, by Chan's parallel update, in float64.
+    """Mean and variance of all rows seen, in float64.
 
     Statistics only move when `update` is called: once an iteration, after learning, so that a
     rollout is collected and learned under the same ones.
@@ -22,33 +56,18 @@ class RunningMoments(nn.Module):
     centre: Tensor
     scale: Tensor
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *kinds: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
-        self.register_buffer("variance", torch.ones(width, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        # What rows are shifted and scaled by: kept ready in float32, since every step uses them.
-        self.register_buffer("centre", torch.zeros(width))
-        self.register_buffer("scale", torch.ones(width))
+        self.register_buffer("mean", torch.zeros(*kinds, width, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(*kinds, width, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(kinds, dtype=torch.float64))
+        self.register_buffer("centre", torch.zeros(*kinds, width))
+        self.register_buffer("scale", torch.ones(*kinds, width))
 
-    @torch.no_grad()
     def update(self, rows: Tensor, valid: Tensor) -> None:
-        """Take in rows [n, width] where `valid` [n]."""
-        weight = valid.to(torch.float64)
-        rows = torch.where(valid[:, None], rows, 0).to(torch.float64)
-        seen = weight.sum()
-        mean = rows.sum(0) / seen.clamp(min=1)
-        variance = ((rows - mean) ** 2 * weight[:, None]).sum(0) / seen.clamp(min=1)
-        total = self.count + seen
-        share = seen / total.clamp(min=1)
-        gap = mean - self.mean
-        # Before the first row the initial variance of 1 has weight 0, so it leaves no trace.
-        spread = self.variance * (1 - share) + variance * share + gap**2 * share * (1 - share)
-        self.variance.copy_(torch.where(seen > 0, spread, self.variance))
-        self.mean.add_(gap * share)
-        self.count.copy_(total)
-        self.centre.copy_(self.mean)
-        self.scale.copy_(torch.rsqrt(self.variance + _EPSILON))
+        """Take in rows [..., n, width] where `valid` [..., n]."""
+        own = Moments(self.mean, self.variance, self.count, self.centre, self.scale)
+        update(own, rows, valid)
 
     def standardise(self, rows: Tensor) -> Tensor:
         """Rows with mean 0 and deviation 1, cut off at ten deviations."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import DeviceObs, Policy, PolicyOutput, TensorBatch
+from stoker.types import PLAIN, DeviceObs, Policy, PolicyOutput, TensorBatch
 
 
 class DeviceStorage(RolloutStorage):
@@ -45,6 +46,14 @@ class DeviceStorage(RolloutStorage):
         """What the policy does about it."""
         self._rollout.action[t].copy_(output.action)
         self._rollout.behaviour_log_prob[t].copy_(output.log_prob)
+
+    def plain(self) -> Tensor:
+        """What was seen, where it is one vector: [T + 1, N, width], to the row after the last."""
+        return self._rollout.obs[PLAIN].flatten(2)
+
+    def plain_finals(self) -> Tensor:
+        """What each step led to, likewise: [T, N, width]."""
+        return self.final_obs[PLAIN].flatten(2)
 
     def row(self, t: int) -> TensorBatch:
         """Where what comes of step `t` is to be written."""

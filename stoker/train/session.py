@@ -242,9 +242,7 @@ class Session:
         self.restore(saved)
         self._wall_before = spent  # what is thrown away took its time all the same
         self.counters.rollbacks += 1
-        acting = self.parts.collector.policy
-        for generator in (acting.generator, self.parts.learner.generator):
-            generator.manual_seed(generator.initial_seed() + 1_000_003)
+        self.parts.reseed()
 
     @property
     def evaluates(self) -> bool:

@@ -48,7 +48,7 @@ def test_it_is_torchs_adam_for_every_agent(most: float) -> None:
     for mine, row in zip(ours.flat, theirs, strict=True):
         torch.testing.assert_close(mine, row.detach(), rtol=1e-5, atol=1e-6)
     assert ours.made.tolist() == [20] * 3
-    assert (ours.count == 20).all()
+    assert (ours.counts == 20).all()
 
 
 def test_what_is_measured_is_summed_over_the_updates_made() -> None:
