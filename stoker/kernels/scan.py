@@ -33,6 +33,30 @@ def forward(addend: Tensor, keep: Tensor, carried: Tensor) -> tuple[Tensor, Tens
     return kernels.forward(addend.contiguous(), keep.contiguous(), carried)
 
 
+def advantages(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_value: Tensor,
+    last_value: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Generalised advantage estimates [T, N] where every row is a step that was taken.
+
+    What comes after a step is worth nothing where the episode terminated, `final_value` where it
+    was truncated, else the next row's `value`; `last_value` [N] after the last row.
+    """
+    kernels = _kernels() if reward.is_cuda else None
+    if kernels is None:
+        return advantages_twin(
+            reward, value, terminated, truncated, final_value, last_value, gamma, gae_lambda
+        )
+    rows = (reward, value, terminated, truncated, final_value)
+    return kernels.advantages(*(each.contiguous() for each in rows), last_value, gamma, gae_lambda)
+
+
 def backward_twin(addend: Tensor, factor: Tensor) -> Tensor:
     """`backward`, step by step."""
     result, running = torch.empty_like(addend), torch.zeros_like(addend[0])
@@ -48,6 +72,24 @@ def forward_twin(addend: Tensor, keep: Tensor, carried: Tensor) -> tuple[Tensor,
         torch.add(addend[t], carried, out=result[t])
         carried = keep[t] * result[t]
     return result, carried
+
+
+def advantages_twin(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_value: Tensor,
+    last_value: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """`advantages`, of whole rollouts at once but for the scan."""
+    ended = terminated | truncated
+    next_value = torch.cat([value[1:], last_value[None]])
+    successor = torch.where(ended, final_value.masked_fill(terminated, 0.0), next_value)
+    surprise = reward + gamma * successor - value
+    return backward_twin(surprise, gamma * gae_lambda * ~ended)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stoker.algos.returns import gae
 from stoker.kernels import scan
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -39,6 +40,33 @@ def test_forward_is_its_definition(steps: int, n: int) -> None:
     sums, left = scan.forward(addend, keep, carried)
     torch.testing.assert_close(sums, expected.float())
     torch.testing.assert_close(left, running.float())
+
+
+def rollout(steps: int, n: int) -> tuple[Tensor, ...]:
+    """Rewards, values, what ended and how, V where truncated, V after the last step."""
+    terminated, truncated = numbers(steps, n, seed=2) > 1, numbers(steps, n, seed=3) > 1
+    reward, value, final_value = (numbers(steps, n, seed=seed) for seed in (4, 5, 6))
+    return reward, value, terminated, truncated, final_value, numbers(n, seed=7)
+
+
+@pytest.mark.parametrize(("steps", "n"), SHAPES[:5])
+def test_advantages_are_those_of_rollouts_without_gaps(steps: int, n: int) -> None:
+    *rows, last_value = rollout(steps, n)
+    expected = gae(*rows, torch.ones(steps, n, dtype=torch.bool), last_value, 0.97, 0.9)
+    found = scan.advantages(*rows, last_value, 0.97, 0.9)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize(("steps", "n"), SHAPES[:4])
+def test_the_kernels_advantages_are_its_twins(steps: int, n: int) -> None:
+    from stoker.kernels import scan_on_gpu
+
+    given = rollout(steps, n)
+    expected = scan.advantages_twin(*given, 0.97, 0.9)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = scan_on_gpu.advantages(*(each.to(device) for each in given), 0.97, 0.9)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_without_triton_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
