@@ -34,6 +34,7 @@ _MOST_INPUTS = 256
 _MOST_HIDDEN = 128
 _MOST_OUTPUTS = 64
 _DEEPEST = 4
+_PART_ROWS = 64  # fewer would leave a tile unfilled
 
 
 class Net(NamedTuple):
@@ -138,6 +139,14 @@ def fits(net: Net) -> bool:
         and net.activation in ACTIVATIONS
         and net.head in heads.HEADS
     )
+
+
+def parts(agents: int, batch: int, device: torch.device) -> int:
+    """Into how many parts, S, to divide the `gradient` of `batch` rows of each agent."""
+    if device.type == "cpu":
+        return 1
+    chip = torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, min(-(-batch // _PART_ROWS), chip // agents))
 
 
 def act(

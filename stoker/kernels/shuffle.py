@@ -38,10 +38,10 @@ def shuffled(
     """The order in which each agent's rows are learned from, and how their advantages spread.
 
     Of K agents, agent k has steps * n rows, and `keys` [K] int64 says how they are shuffled.
-    `index` [epochs, K, steps * n] int32 holds memory rows (see `mlp`), a minibatch after the other.
-    `spread` [epochs, K, minibatches, parts, 3] has the (count, mean, sum of squared deviations) of
-    `advantage` [steps, K * n] over up to `BLOCK` rows of a minibatch each. The minibatches must
-    divide the rows.
+    `index` [epochs, minibatches, K, B] int32 holds memory rows (see `mlp`). `spread` [epochs,
+    minibatches, K, parts, 3] has the (count, mean, sum of squared deviations) of `advantage`
+    [steps, K * n] over up to `BLOCK` rows of a minibatch each. The minibatches must divide the
+    rows.
     """
     if steps * n % minibatches:
         raise ValueError(f"{minibatches} minibatches do not divide {steps} x {n} rows.")
@@ -60,10 +60,10 @@ def shuffled_twin(
     low, high = epoch_keys(keys, epochs)
     local = permuted(torch.arange(rows, device=keys.device), low, high, *radices(rows))
     agent = torch.arange(agents, device=keys.device)[:, None]
-    index = (local // n * agents + agent) * n + local % n
-    by_minibatch = advantage.flatten()[index].unflatten(-1, (minibatches, -1))
+    of_agents = (local // n * agents + agent) * n + local % n
+    index = of_agents.unflatten(-1, (minibatches, -1)).transpose(1, 2).contiguous()
     parts = []
-    for part in by_minibatch.split(BLOCK, -1):
+    for part in advantage.flatten()[index].split(BLOCK, -1):
         mean = part.mean(-1)
         squares = ((part - mean[..., None]) ** 2).sum(-1)
         parts.append(torch.stack([torch.full_like(mean, part.shape[-1]), mean, squares], -1))

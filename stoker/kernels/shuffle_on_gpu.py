@@ -38,7 +38,6 @@ def _shuffled(
     index,
     spread,
     n,
-    rows,
     batch,
     parts,
     agents,
@@ -66,14 +65,14 @@ def _shuffled(
         right = (right + _mixed(left ^ right_key) % b) % b
     local = (left * b + right).to(tl.int32)
     row = (local // n * agents + agent) * n + local % n
-    run = tl.cast(epoch, tl.int64) * agents + agent
-    tl.store(index + run * rows + position, row, here)
+    run = (tl.cast(epoch, tl.int64) * (tl.num_programs(0) // parts) + minibatch) * agents + agent
+    tl.store(index + run * batch + inside, row, here)
 
     value = tl.load(advantage + row, here, other=0.0)
     count = tl.sum(here.to(tl.float32), 0)
     mean = tl.sum(value, 0) / count
     apart = tl.where(here, value - mean, 0.0)
-    place = spread + (run * tl.num_programs(0) + tl.program_id(0)) * 3
+    place = spread + (run * parts + part) * 3
     tl.store(place, count)
     tl.store(place + 1, mean)
     tl.store(place + 2, tl.sum(apart * apart, 0))
@@ -87,8 +86,8 @@ def shuffled(
     batch = rows // minibatches
     block = min(shuffle.BLOCK, triton.next_power_of_2(batch))
     parts = triton.cdiv(batch, block)
-    index = torch.empty(epochs, agents, rows, dtype=torch.int32, device=keys.device)
-    spread = torch.empty(epochs, agents, minibatches, parts, 3, device=keys.device)
+    index = torch.empty(epochs, minibatches, agents, batch, dtype=torch.int32, device=keys.device)
+    spread = torch.empty(epochs, minibatches, agents, parts, 3, device=keys.device)
     a, b = shuffle.radices(rows)
     _shuffled[(minibatches * parts, agents, epochs)](
         keys,
@@ -96,7 +95,6 @@ def shuffled(
         index,
         spread,
         n,
-        rows,
         batch,
         parts,
         agents,

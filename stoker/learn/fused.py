@@ -62,7 +62,7 @@ class FusedLearner:
             settings.clip_range_vf,
             settings.normalize_advantage,
         )
-        parts = mlp.parts(net, agents, minibatch, flat.device)
+        parts = mlp.parts(agents, minibatch, flat.device)
         self._parts = flat.new_zeros(agents, parts, net.size)
         self._measured = flat.new_zeros(agents, parts, len(mlp.MEASURED))
         self._values = flat.new_zeros(storage.n_steps + 1, storage.n_envs)
@@ -150,6 +150,10 @@ class FusedLearner:
         left = rows.advantage.view(self.storage.n_steps, -1, self._n)
         known = rows.value.view_as(left)
         return 1 - left.var((0, 2), correction=0) / (left + known).var((0, 2), correction=0)
+
+    def reseed(self, apart: int) -> None:
+        """Shuffle otherwise from now on."""
+        self._seeds.add_(apart)
 
     def state(self, named: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """The optimiser's state, by parameter as `named` cuts it up, and the shuffling's."""

@@ -79,8 +79,10 @@ def test_epochs_and_agents_have_orders_of_their_own_in_their_own_rows() -> None:
     index, _ = shuffle.shuffled(keys, epochs, n, steps, advantage, 4)
     assert index.dtype == torch.int32
     mine = torch.arange(steps * agents * n).view(steps, agents, n).transpose(0, 1).flatten(1)
-    assert torch.equal(index.long().sort(-1).values, mine.expand(epochs, -1, -1))
-    local = index - index.min(-1, keepdim=True).values
+    assert index.shape == (epochs, 4, agents, steps * n // 4)
+    order = index.transpose(1, 2).flatten(2)
+    assert torch.equal(order.long().sort(-1).values, mine.expand(epochs, -1, -1))
+    local = order - order.min(-1, keepdim=True).values
     assert len({tuple(order.tolist()) for order in local.flatten(0, 1)}) == epochs * agents
 
 
@@ -88,9 +90,9 @@ def test_the_spread_is_of_each_minibatchs_advantages() -> None:
     n, steps, minibatches = 96, 48, 2
     advantage = torch.randn(steps, 2 * n)
     index, spread = shuffle.shuffled(torch.arange(2), 3, n, steps, advantage, minibatches)
-    assert spread.shape == (3, 2, minibatches, 3, 3)
+    assert spread.shape == (3, minibatches, 2, 3, 3)
     assert spread[0, 0, 0, :, 0].tolist() == [1024, 1024, 256]
-    chosen = advantage.flatten()[index.long()].unflatten(-1, (minibatches, -1))
+    chosen = advantage.flatten()[index.long()]
     count, mean, squares = spread.unbind(-1)
     of_all = (count * mean).sum(-1) / count.sum(-1)
     torch.testing.assert_close(of_all, chosen.mean(-1))
