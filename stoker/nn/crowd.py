@@ -60,7 +60,10 @@ def _side_by_side(modules: Sequence[RunningMoments | None]) -> Moments | None:
         return None
     held = [module for module in modules if module is not None]
     stacked = Moments(
-        *(torch.stack([getattr(module, field.name) for module in held]) for field in fields(Moments))
+        *(
+            torch.stack([getattr(module, field.name) for module in held])
+            for field in fields(Moments)
+        )
     )
     for number, module in enumerate(held):
         for name, rows in vars(stacked).items():

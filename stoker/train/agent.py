@@ -25,7 +25,8 @@ from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder, is_run
 from stoker.train import devices, spec_json
-from stoker.train.build import EnvSource, Parts, build, make_policy, room_of
+from stoker.train.build import EnvSource, build, make_policy
+from stoker.train.parts import Parts, room_of
 from stoker.train.session import Counters, Progress, Session
 from stoker.train.start import Audience, Outcome, check_spaces, conduct, open_folder
 from stoker.types import EnvSpec

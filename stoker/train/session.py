@@ -22,9 +22,9 @@ from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
 from stoker.runs.recorder import Recorder
 from stoker.train import spec_json
-from stoker.train.build import Parts
 from stoker.train.evaluate import EvalReport, evaluate
 from stoker.train.overlap import COLLECTING, LEARNING, Decision
+from stoker.train.parts import Parts
 from stoker.train.signals import StopRequest
 
 _MOST_EMPTY = 100  # rollouts

@@ -17,9 +17,10 @@ from stoker.runs.folder import RunFolder
 from stoker.runs.lineage import write_lineage
 from stoker.runs.reader import summarise
 from stoker.train import loop, spec_json
-from stoker.train.build import EnvSource, Parts, build
+from stoker.train.build import EnvSource, build
 from stoker.train.evaluate import EvalReport
 from stoker.train.overlap import Decision
+from stoker.train.parts import Parts
 from stoker.train.session import Counters, Progress, Session
 from stoker.train.signals import StopRequest
 

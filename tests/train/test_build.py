@@ -15,7 +15,8 @@ from stoker.errors import ConfigError, EnvError
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 from stoker.train import devices
-from stoker.train.build import Parts, build
+from stoker.train.build import build
+from stoker.train.parts import Parts
 
 
 def parts_of(env: Any = None, **settings: Any) -> Parts:

@@ -17,8 +17,9 @@ from stoker.collect import acting, gather
 from stoker.config import resolve
 from stoker.learn.learner import LearnReport
 from stoker.storage.staged import StagedStorage
-from stoker.train.build import Parts, build
+from stoker.train.build import build
 from stoker.train.loop import run
+from stoker.train.parts import Parts
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 from stoker.types import Rollout

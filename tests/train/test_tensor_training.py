@@ -17,7 +17,8 @@ from stoker.envs.registry import EnvFactory
 from stoker.errors import BadValueError, ConfigError
 from stoker.train import loop
 from stoker.train.agent import PPO
-from stoker.train.build import Parts, build
+from stoker.train.build import build
+from stoker.train.parts import Parts
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 from stoker.train.start import resume, train
