@@ -222,6 +222,13 @@ LossFunction = Callable[[Mapping[str, "Tensor"], Minibatch, "Tensor"], Loss]
 """Parameters by name, a minibatch and the clip range, to a loss: a pure function of tensors."""
 
 
+class LearnReport(NamedTuple):
+    """What came of learning from one rollout; tensors on the device."""
+
+    metrics: dict[str, Tensor]  # means over the updates that were made
+    skipped: Tensor  # updates not made because a loss or gradient was not finite
+
+
 class Policy(Protocol):
     """What the collector needs of a policy. Noise comes in as a tensor, so acting is pure."""
 

@@ -70,7 +70,7 @@ class ReturnScaler(nn.Module):
     def __init__(self, n_envs: int, gamma: float, agents: int = 1) -> None:
         super().__init__()
         self._gamma, self._agents = gamma, agents
-        self.moments = RunningMoments(1, *(() if agents == 1 else (agents,)))
+        self.moments = RunningMoments(1, agents)
         self.register_buffer("carried", torch.zeros(n_envs))
 
     @torch.no_grad()
@@ -78,9 +78,6 @@ class ReturnScaler(nn.Module):
         """The scaled rewards [T, N]; the statistics take this rollout in first."""
         sums, carried = discounted_sums(reward, ended, valid, self.carried, self._gamma)
         self.carried.copy_(carried)
-        if self._agents == 1:
-            self.moments.update(sums.reshape(-1, 1), valid.flatten())
-            return self.moments.shrink(reward)
         shape = (self._agents, -1)
         rows, known = (x.unflatten(1, shape).transpose(0, 1).flatten(1) for x in (sums, valid))
         self.moments.update(rows[..., None], known)

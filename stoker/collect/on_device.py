@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -50,7 +50,9 @@ class PolicyActing:
 class DeviceCollector:
     """Fills a rollout when asked to, in step with the learner. Same seed, same bits.
 
-    `runs` makes a function of tensors that stay where they are run some other way: captured, say.
+    Each seed has an equal share of the environments: those of an agent of its own, where a
+    population learns. `runs` makes a function of tensors that stay where they are run some other
+    way: captured, say.
     """
 
     ahead, late, version = False, 0, 0
@@ -61,19 +63,19 @@ class DeviceCollector:
         policy: Policy,
         storage: DeviceStorage,
         clock: Clock,
-        seed: int,
+        seeds: Sequence[int],
         runs: Runs | None = None,
     ) -> None:
-        self.pool, self.policy, self.seed = pool, policy, seed
+        self.pool, self.policy = pool, policy
         self.steps = 0
         self.storage, self._clock = storage, clock
         self.acting: Acting = PolicyActing(policy, storage)
-        self.episodes = DeviceEpisodes(pool.n_envs, pool.device)
+        self.episodes = DeviceEpisodes(pool.n_envs, pool.device, len(seeds))
         self._metrics = DeviceMeans(pool.spec.metric_names, pool.device)
         self._bad = torch.zeros((), dtype=torch.int64, device=pool.device)
         self._fill_once = runs(self._fill) if runs else self._fill
         self.may_fail = runs is None
-        pool.begin(seed)
+        pool.begin(*seeds)
         storage.end(pool.obs)
 
     def collect(self, last: bool = False) -> DeviceStorage:
@@ -134,13 +136,13 @@ class DeviceCollector:
 
 
 class DeviceEpisodes:
-    """Returns and lengths of running episodes, and of the last hundred that ended, in tensors."""
+    """Returns and lengths of running episodes, and of each agent's last hundred, in tensors."""
 
-    def __init__(self, n_envs: int, device: torch.device) -> None:
+    def __init__(self, n_envs: int, device: torch.device, agents: int = 1) -> None:
         self._running = torch.zeros(2, n_envs, dtype=torch.float64, device=device)
         # One place too many: what is not wanted goes there.
-        self._ended = torch.zeros(2, _WINDOW + 1, dtype=torch.float64, device=device)
-        self._count = torch.zeros((), dtype=torch.int64, device=device)
+        self._ended = torch.zeros(2, agents, _WINDOW + 1, dtype=torch.float64, device=device)
+        self._count = torch.zeros(agents, 1, dtype=torch.int64, device=device)
 
     def take(self, reward: Tensor, over: Tensor) -> None:
         """Count the steps of a rollout, [T, N]."""
@@ -150,7 +152,7 @@ class DeviceEpisodes:
         ended = torch.where(over, number, 0).cummax(0).values  # the last end until here, from 1 on
         before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
         counted = sums - self._at(sums, before)
-        self._keep(counted.flatten(1), over.flatten())
+        self._keep(self._by_agent(counted), self._by_agent(over[None])[0])
         self._running.copy_(sums[:, -1] - self._at(sums, ended[-1:])[:, 0])
 
     def _at(self, sums: Tensor, end: Tensor) -> Tensor:
@@ -158,25 +160,43 @@ class DeviceEpisodes:
         found = sums.gather(1, (end - 1).clamp(min=0).expand(2, *end.shape))
         return torch.where(end > 0, found, -self._running[:, None])
 
+    def _by_agent(self, rows: Tensor) -> Tensor:
+        """From [..., T, K * n] to [..., K, T * n]."""
+        apart = rows.unflatten(2, (len(self._count), -1))
+        return apart.transpose(1, 2).flatten(2)
+
     def _keep(self, counted: Tensor, over: Tensor) -> None:
-        rank = self._count + over.cumsum(0)  # of an episode that ends here, among all
-        total = rank[-1]
+        rank = self._count + over.cumsum(1)  # of an episode that ends here, among all
+        total = rank[:, -1:]
         wanted = over & (rank > total - _WINDOW)
         place = torch.where(wanted, rank % _WINDOW, _WINDOW)
-        self._ended.index_copy_(1, place, counted)
+        self._ended.scatter_(2, place.expand_as(counted), counted)
         self._count.copy_(total)
 
-    def metrics(self) -> dict[str, float]:
-        """SB3's names; nothing until an episode has ended."""
+    def means(self) -> Tensor:
+        """Return and length [2, K] of each agent's last episodes; NaN before the first."""
         kept = self._count.clamp(max=_WINDOW)
         # Those kept lie from 1 on, until the window is full; then 0 is one of them, too.
         place = torch.arange(_WINDOW, device=kept.device)
         known = (place > 0) & (place <= kept) | (kept == _WINDOW)
-        sums = (self._ended[:, :_WINDOW] * known).sum(1)
-        reward, length, count = torch.stack((*sums, kept.double())).tolist()  # sync: when logging
-        if not count:
+        return (self._ended[..., :_WINDOW] * known).sum(-1) / kept[:, 0]
+
+    def best(self) -> int:
+        """The agent with the highest return."""
+        return int(self.means()[0].nan_to_num(nan=-torch.inf).argmax())  # sync: asked for
+
+    def metrics(self) -> dict[str, float]:
+        """SB3's names, and of several agents their spread; nothing until an episode has ended."""
+        means = self.means()
+        reward = means[0][means[0].isfinite()]  # sync: when logging
+        if not len(reward):
             return {}
-        return {"rollout/ep_rew_mean": reward / count, "rollout/ep_len_mean": length / count}
+        measured = {"rollout/ep_rew_mean": reward.mean(), "rollout/ep_len_mean": means[1].nanmean()}
+        if len(means[0]) > 1:
+            measured |= {"population/best": reward.max(), "population/worst": reward.min()}
+            measured["population/deviation"] = reward.std(correction=0)
+        values = torch.stack(list(measured.values())).tolist()  # sync: likewise
+        return dict(zip(measured, values, strict=True))
 
     def state(self) -> dict[str, Tensor]:
         """Copies, by name."""

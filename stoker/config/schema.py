@@ -196,8 +196,12 @@ class ComputeSettings:
     """How updates run: eager kernels, torch.compile, or a CUDA graph, which spares the host nearly
     all of the work. `auto` is the graph on a GPU."""
     compile_in: Literal["background", "foreground"] = "background"
-    """`background` trains eagerly until the compiled update is ready; `foreground` waits for it,
-    so that the same seed gives the same bits."""
+    """`background` trains eagerly until what is compiled is ready; `foreground` waits for it, so
+    that the same seed gives the same bits."""
+    kernels: Literal["auto", "torch", "fused"] = "auto"
+    """What acts and learns where environments are tensors: torch's kernels, or Stoker's own, of
+    which a few make an update (on a CPU they are plain torch). `auto` trains with torch's at once,
+    and on a GPU goes over to its own when these are built, if they can serve the network."""
     precision: Literal["tf32", "fp32"] = "tf32"
     """Of float32 matrix products on a GPU."""
     torch_threads: Annotated[int, COUNT] = 1
@@ -212,6 +216,9 @@ class RunSettings:
     """Environment steps to train for, over all environments; rounded up to whole rollouts."""
     seed: Annotated[int, COUNT] = 0
     """Seeds the environments, the policy and the shuffling."""
+    population: Annotated[int, COUNT] = 1
+    """Agents that train at once, where environments are tensors. Each has a seed, one apart from
+    the next, and n_envs environments of its own, and makes the given timesteps."""
     run_name: str = ""
     """Name of the run's folder; empty makes one from environment, seed and time."""
     runs_dir: str = "runs"

@@ -6,6 +6,7 @@ K agents learn side by side, each from its own rows, each as if it were alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,51 +15,69 @@ from stoker.config.schema import PPOSettings
 from stoker.kernels import adam, mlp, scan, shuffle
 from stoker.kernels.adam import AdamTerms, Optimised
 from stoker.kernels.mlp import Net, PpoTerms, Rows
-from stoker.learn.learner import LearnReport
 from stoker.storage.on_device import DeviceStorage
+from stoker.types import LearnReport
 
 Scale = Callable[[Tensor, Tensor], Tensor]
 """Rewards and where episodes ended, [T, K * n], to the rewards that are learned from."""
 
-_NAMES = {"exp_avg": 1, "exp_avg_sq": 2}  # torch's, and which of `Optimised`
+Named = Callable[[Tensor], Mapping[str, Tensor]]
+"""Something laid out as the agents' parameters [K, P], cut up by parameter: [K, ...] each."""
+
+_SUMS = {"exp_avg": "mean", "exp_avg_sq": "square"}  # torch's names, and those in `Optimised`
+
+
+class Scalars(NamedTuple):
+    """Settings that may differ from agent to agent, [K] each."""
+
+    learning_rate: Tensor
+    clip_range: Tensor
+    ent_coef: Tensor
+    vf_coef: Tensor
 
 
 class FusedLearner:
-    """Owns the optimiser and the shuffling of the agents whose parameters are rows of `flat`."""
+    """Owns the optimiser and the shuffling of the agents whose parameters are rows of `flat`.
+
+    An agent's shuffling follows from its seed and from `number`, which is another one for every
+    rollout. `generator` is not used: whoever shuffled with it before may do so again.
+    """
 
     def __init__(
         self,
         net: Net,
         flat: Tensor,
+        named: Named,
         moments: mlp.Moments | None,
         scale: Scale | None,
         storage: DeviceStorage,
         settings: PPOSettings,
+        scalars: Scalars,
         minibatch: int,
         seeds: Tensor,
+        number: Tensor,
+        generator: torch.Generator,
         precision: str,
     ) -> None:
         self.net, self.moments, self._scale, self.storage = net, moments, scale, storage
         self.settings, self.minibatch, self.precision = settings, minibatch, precision
-        self.optimised = Optimised.of(flat)
-        self.lessons = torch.zeros((), dtype=torch.int64, device=flat.device)
-        """How many rollouts were learned from: shuffling follows from that and the seeds."""
-        self._seeds = seeds
+        self.optimised, self._named = Optimised.of(flat), named
+        self._seeds, self._number, self.generator = seeds, number, generator
         agents, self._n = len(flat), storage.n_envs // len(flat)
-
-        def each(number: float) -> Tensor:
-            return torch.full((agents,), number, device=flat.device)
-
-        entropy, value = each(settings.ent_coef), each(settings.vf_coef)
-        self._rates, self._clips = each(settings.learning_rate), each(settings.clip_range)
+        self._scalars = scalars
         kl = float("inf") if settings.target_kl is None else settings.target_kl
         self._update = AdamTerms(
-            self._rates.clone(), entropy, value, settings.max_grad_norm, settings.adam_eps, kl
+            scalars.learning_rate.clone(),
+            scalars.ent_coef,
+            scalars.vf_coef,
+            settings.max_grad_norm,
+            settings.adam_eps,
+            kl,
         )
         self._loss = PpoTerms(
-            self._clips.clone(),
-            entropy,
-            value,
+            scalars.clip_range.clone(),
+            scalars.ent_coef,
+            scalars.vf_coef,
             settings.clip_range_vf,
             settings.normalize_advantage,
         )
@@ -70,8 +89,8 @@ class FusedLearner:
     def anneal(self, remaining: float) -> None:
         """Set the schedules for a run of which the share `remaining` lies ahead."""
         for value, start, schedule in (
-            (self._update.rate, self._rates, self.settings.lr_schedule),
-            (self._loss.clip, self._clips, self.settings.clip_schedule),
+            (self._update.rate, self._scalars.learning_rate, self.settings.lr_schedule),
+            (self._loss.clip, self._scalars.clip_range, self.settings.clip_schedule),
         ):
             if schedule == "linear":
                 torch.mul(start, remaining, out=value)
@@ -82,14 +101,13 @@ class FusedLearner:
         settings, optimised = self.settings, self.optimised
         minibatches = self.storage.n_steps * self._n // self.minibatch
         index, spread = shuffle.shuffled(
-            (self._seeds << 32) + self.lessons,
+            (self._seeds << 32) + self._number,
             settings.n_epochs,
             self._n,
             self.storage.n_steps,
             rows.advantage.view_as(self._values[:-1]),
             minibatches,
         )
-        self.lessons += 1
         optimised.begin()
         for epoch in range(settings.n_epochs):
             for number in range(minibatches):
@@ -113,7 +131,8 @@ class FusedLearner:
         metrics |= {"lag/mean": self._values.new_zeros(()), "lag/max": self._values.new_zeros(())}
         metrics["train/learning_rate"] = self._update.rate.mean()
         metrics["train/clip_range"] = self._loss.clip.mean()
-        return LearnReport(metrics, optimised.skipped.sum())
+        # Of several, one that has gone astray is left alone.
+        return LearnReport(metrics, optimised.skipped.amin())
 
     def _judged(self) -> Rows:
         """The rollout's rows, with what each is worth."""
@@ -155,19 +174,31 @@ class FusedLearner:
         """Shuffle otherwise from now on."""
         self._seeds.add_(apart)
 
-    def state(self, named: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """The optimiser's state, by parameter as `named` cuts it up, and the shuffling's."""
-        state = {"lessons": self.lessons.clone(), "step": self.optimised.counts[:, 0].clone()}
-        for key, field in _NAMES.items():
-            for name, part in named(self.optimised[field]).items():
+    def state(self) -> dict[str, Tensor]:
+        """What `Learner.state` gives, under the same names; of several agents, [K, ...] each."""
+        state = {"shuffle_rng": self.generator.get_state()}
+        for name, parts in self._held().items():
+            for key, part in parts.items():
                 state[f"{key}.{name}"] = part.clone()
         return state
 
-    def restore(
-        self, state: Mapping[str, Tensor], named: Callable[[Tensor], Mapping[str, Tensor]]
-    ) -> None:
-        self.lessons.copy_(state["lessons"])
-        self.optimised.counts.copy_(state["step"][:, None])
-        for key, field in _NAMES.items():
-            for name, part in named(self.optimised[field]).items():
-                part.copy_(state[f"{key}.{name}"])
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `state()`, or from that of a `Learner` of one agent."""
+        self.generator.set_state(state["shuffle_rng"].cpu())  # sync: loading a checkpoint
+        self.optimised.counts.zero_()
+        for name, parts in self._held().items():
+            for key, part in parts.items():
+                part.copy_(state.get(f"{key}.{name}", torch.zeros(())))
+        counts = next(iter(self._held().values()))["step"]
+        self.optimised.counts.copy_(counts.view(-1, 1))
+
+    def _held(self) -> dict[str, dict[str, Tensor]]:
+        """Views of the optimiser's state, by parameter."""
+        optimised, alone = self.optimised, len(self._seeds) == 1
+        sums = {key: self._named(getattr(optimised, field)) for key, field in _SUMS.items()}
+        held: dict[str, dict[str, Tensor]] = {}
+        for name in sums["exp_avg"]:
+            parts = {key: rows[name] for key, rows in sums.items()}
+            parts["step"] = optimised.counts[:, 0]
+            held[name] = {key: part[0] if alone else part for key, part in parts.items()}
+        return held

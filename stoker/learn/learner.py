@@ -7,21 +7,13 @@ on the device, through Adam's `found_inf`, and metrics stay there until somebody
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from stoker.config.schema import PPOSettings
 from stoker.learn.executor import stepping
-from stoker.types import LossFunction, Minibatch, Prepare, Rollout
-
-
-class LearnReport(NamedTuple):
-    """What came of learning from one rollout; tensors on the device."""
-
-    metrics: dict[str, Tensor]  # means over the updates that were made
-    skipped: Tensor  # updates not made because a loss or gradient was not finite
+from stoker.types import LearnReport, LossFunction, Minibatch, Prepare, Rollout
 
 
 class Learner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,9 @@ from stoker.types import (
     TensorState,
     TensorStep,
 )
+
+Into = Callable[[TensorBatch, TensorState, Tensor, Tensor, Tensor, Tensor], None]
+"""Steps environments in place; see `Transition.into`."""
 
 
 def describe_tensor_env(name: str, env: TensorEnv) -> EnvSpec:
@@ -141,11 +144,12 @@ class TensorPool(BasePool):
         self.capturable = capturable
         self.device, self._bare = device, env
         self._transition = Transition(Blamed(env, spec.name), spec, device)
-        self.into = self._transition.into
+        self.into: Into = self._transition.into
         """How `step_into` steps: something compiled may take its place."""
         self._ids = torch.arange(n_envs, device=device)
         self._numbers, self._keys = self._ids.clone(), torch.zeros_like(self._ids)
-        self._count = torch.zeros((), dtype=torch.int64, device=device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        """The number of the last step. It stays where it is."""
         self._state: TensorState = {}
         self._obs: DeviceObs = {}
         self._answer: StepBatch | None = None
@@ -160,14 +164,14 @@ class TensorPool(BasePool):
         share = self.n_envs // len(seeds)
         self._keys.copy_(key_of(torch.tensor(seeds, device=self.device)).repeat_interleave(share))
         self._numbers.copy_(self._ids % share)
-        self._count.zero_()
+        self.count.zero_()
         self._stand(self._transition.env.initial(self.n_envs, self._rng(self._ids)))
         self._look()
 
     @torch.no_grad()
     def advance(self, actions: Tensor) -> TensorBatch:
         """Step everyone with policy actions [N, A]."""
-        self._count += 1
+        self.count += 1
         state, batch = self._transition(self._state, actions, self._rng(self._ids))
         row = pytree.tree_map(torch.clone, batch)  # not views of what changes with the next step
         self._stand(state)
@@ -176,8 +180,8 @@ class TensorPool(BasePool):
 
     def counts(self, steps: int) -> Tensor:
         """Numbers [steps] of the steps to come, which `step_into` is to be given one by one."""
-        counts = self._count + torch.arange(1, steps + 1, device=self.device)
-        self._count += steps
+        counts = self.count + torch.arange(1, steps + 1, device=self.device)
+        self.count += steps
         return counts
 
     def step_into(self, row: TensorBatch, actions: Tensor, count: Tensor) -> None:
@@ -207,7 +211,7 @@ class TensorPool(BasePool):
 
     def state(self) -> dict[str, Tensor]:
         """Where everyone stands, by name; go on from it with `restore`."""
-        return {"count": self._count.clone(), "keys": self._keys.clone()} | {
+        return {"count": self.count.clone(), "keys": self._keys.clone()} | {
             f"state.{name}": value.clone() for name, value in self._state.items()
         }
 
@@ -218,14 +222,14 @@ class TensorPool(BasePool):
         if mine != theirs:
             odd = sorted(n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n))
             raise ValueError(f"the environment's {', '.join(odd)} is not what was saved")
-        self._count.copy_(state["count"])
+        self.count.copy_(state["count"])
         self._keys.copy_(state["keys"])
         prefix = "state."
         self._stand({n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)})
         self._look()
 
     def _rng(self, ids: Tensor) -> TensorRng:
-        return TensorRng(self._keys[ids], self._numbers[ids], self._count)
+        return TensorRng(self._keys[ids], self._numbers[ids], self.count)
 
     # For whoever is on the host.
 
@@ -244,7 +248,7 @@ class TensorPool(BasePool):
         ids = torch.from_numpy(env_ids).to(self.device)  # sync: from pageable memory
         taken = torch.from_numpy(actions).to(self.device)  # sync: likewise
         some = {name: value[ids] for name, value in self._state.items()}
-        self._count += 1
+        self.count += 1
         with torch.no_grad():
             led_to, batch = self._transition(some, taken, self._rng(ids))
         for name, value in led_to.items():

@@ -211,7 +211,7 @@ class PPO:
         self._parts, self._verbose, self.outcome, self._folder = None, verbose, None, None
         self._config, self.spec = config, spec
         self.device = devices.find_device(config.compute.device)
-        self.policy = make_policy(spec, config, self.device)
+        self.policy = make_policy(spec, config, self.device, config.run.seed)
 
     def _training_parts(self) -> Parts:
         if self._parts is None:

@@ -42,13 +42,17 @@ from stoker.pools.tensor import TensorPool, describe_tensor_env
 from stoker.pools.tensor_check import check_tensor_env
 from stoker.pools.vector import VectorPool
 from stoker.storage.on_device import DeviceStorage
+from stoker.storage.rollout import RolloutStorage
 from stoker.storage.staged import StagedStorage
-from stoker.train import devices
+from stoker.train import devices, population
+from stoker.train.fused import Fused, why_not
 from stoker.train.overlap import Decision, OverlapTrial
-from stoker.train.parts import Parts
+from stoker.train.parts import Lesson, Parts
 from stoker.train.sizes import capacity, check_fit, may_overlap, with_in_flight, with_n_envs
+from stoker.train.swap import Swap, whole_lesson
 from stoker.types import (
     EnvSpec,
+    LearnReport,
     Loss,
     LossFunction,
     Minibatch,
@@ -95,11 +99,16 @@ def _assemble(
     decisions: list[Decision],
     eval_factory: EnvFactory | None,
 ) -> Parts:
-    spec, seed = pool.spec, config.run.seed
-    policy = make_policy(spec, config, device)
-    scaler = None
-    if config.ppo.normalize_reward:
-        scaler = ReturnScaler(pool.n_envs, config.ppo.gamma).to(device)
+    if config.run.population > 1 and not isinstance(pool, TensorPool):
+        raise ConfigError(
+            f"population is {config.run.population}, and {pool.spec.name} is no tensor "
+            "environment: only of those can many be stepped for many agents at once "
+            "(docs/tensor-environments.md)."
+        )
+    seeds = range(config.run.seed, config.run.seed + config.run.population)
+    policies = [make_policy(pool.spec, config, device, seed) for seed in seeds]
+    policy = policies[0]
+    scaler = _make_scaler(config, pool, device)
     executor, on_device = _executor(config, device), isinstance(pool, TensorPool)
     whole = Whole(captures=on_device and executor == "graph")
     learner = Learner(
@@ -109,29 +118,92 @@ def _assemble(
         config.ppo,
         config.minibatch,
         device,
-        seed + 2,
+        config.run.seed + 2,
         "eager" if whole.captures else executor,
         asks=not on_device,
     )
     pinned = pool.memory if _pins(pool, device) else None  # before somebody copies from it
     collection = _make_collector(config, device, pool, policy, whole)
     decisions = decisions + _describe_choices(config, device, policy, collection)
-    return Parts(
+    lesson = _lesson(policy, learner, collection.collector)
+    if isinstance(collection.collector, DeviceCollector):
+        once = functools.partial(lesson, collection.collector.storage)
+        lesson = whole_lesson(whole, once, learner.generator)
+    parts = Parts(
         config,
         device,
         decisions,
         eval_factory,
         pool,
-        policy,
+        policies,
         scaler,
         collection.collector,
         learner,
+        lesson,
         collection.learner_clock,
         collection.clock,
         collection.trial,
         pinned,
         whole,
     )
+    if isinstance(pool, TensorPool):
+        _prepare_kernels(parts, pool)
+    return parts
+
+
+def _make_scaler(config: Config, pool: BasePool, device: torch.device) -> ReturnScaler | None:
+    if not config.ppo.normalize_reward:
+        return None
+    return ReturnScaler(pool.n_envs, config.ppo.gamma, config.run.population).to(device)
+
+
+def _lesson(
+    policy: ActorCritic, learner: Learner, collector: InStepCollector | DeviceCollector
+) -> Lesson:
+    def lesson(storage: RolloutStorage) -> LearnReport:
+        rollout = storage.judged_by(policy, collector.version)
+        report = learner.learn(rollout, collector.version)
+        policy.update_moments(rollout.obs, rollout.valid)
+        return report
+
+    return lesson
+
+
+def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
+    """Have Stoker's own kernels take over, where they can and shall: at once, or when built."""
+    config, device, spec = parts.config, parts.device, pool.spec
+    asked, many = config.compute.kernels, config.run.population > 1
+    reason = why_not(spec, config, parts.policies[0])
+    if reason and (asked == "fused" or many):
+        wish = f"population is {config.run.population}" if many else "kernels is fused"
+        raise ConfigError(f"{wish}, and Stoker's kernels cannot serve this run: {reason}.")
+    wanted = asked == "fused" or many or (asked == "auto" and parts.whole.captures)
+    if reason or not wanted:
+        if asked == "auto" and parts.whole.captures:
+            parts.decisions.append(Decision("kernels", "torch's", f"of Stoker's own, {reason}"))
+        return
+    shape = (spec, config.ppo.n_steps, pool.n_envs, device)
+    scalars = population.scalars(config, device)
+
+    def live() -> Fused:
+        collector, generator = parts.collector, parts.learner.generator
+        assert isinstance(collector, DeviceCollector)
+        given = (parts.policies, config, spec, collector.storage, parts.scaler)
+        return Fused(*given, scalars, pool.count, generator)
+
+    def rehearsal() -> tuple[Fused, DeviceStorage]:
+        plain = dataclasses.replace(config.network, ortho_init=False)
+        quick = dataclasses.replace(config, network=plain)
+        policies = [make_policy(spec, quick, device, 0) for _ in parts.policies]
+        storage, generator = DeviceStorage(*shape), torch.Generator(device)
+        given = (policies, config, spec, storage, _make_scaler(config, pool, device))
+        return Fused(*given, scalars, torch.zeros_like(pool.count), generator), storage
+
+    swap = Swap(parts, live, rehearsal)
+    if config.compute.compile_in == "foreground" or many:
+        parts.decisions.append(swap.take_over(swap.build()))
+    else:
+        parts.trial = swap
 
 
 def _pins(pool: BasePool, device: torch.device) -> bool:
@@ -160,9 +232,9 @@ def _make_collector(
         runs = None
         if whole.captures and pool.capturable:
             runs = functools.partial(whole, generator=policy.generator)
-        on_device = DeviceCollector(
-            pool, policy, DeviceStorage(*shape, device), clock, config.run.seed, runs
-        )
+        first, storage = config.run.seed, DeviceStorage(*shape, device)
+        seeds = range(first, first + config.run.population)
+        on_device = DeviceCollector(pool, policy, storage, clock, seeds, runs)
         why = "environments are tensors: they and the network share the device"
         return _Collection(on_device, clock, clock, None, size, Decision("collect", "in step", why))
     rows = capacity(config) if elsewhere else config.ppo.n_steps
@@ -171,7 +243,10 @@ def _make_collector(
         gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
         in_step = InStepCollector(gatherer, StagedStorage(*shape, device))
         return _Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
-    acting, collect_clock = make_policy(pool.spec, config, device), PhaseClock()
+    acting, collect_clock = (
+        make_policy(pool.spec, config, device, config.run.seed),
+        PhaseClock(),
+    )
     given = (pool, acting, collect_clock, config.run.seed, device)
     oldest = config.env.max_lag if config.env.pool == "io" else 0
     gatherer = FreeGatherer(*given, oldest=oldest) if elsewhere else Gatherer(*given)
@@ -201,12 +276,12 @@ def _executor(config: Config, device: torch.device) -> str:
     return asked
 
 
-def make_policy(spec: EnvSpec, config: Config, device: torch.device) -> ActorCritic:
+def make_policy(spec: EnvSpec, config: Config, device: torch.device, seed: int) -> ActorCritic:
     """A new policy whose weights and noise follow from the seed alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.run.seed)
+        torch.manual_seed(seed)
         policy = ActorCritic(spec, config.network, config.ppo.normalize_obs).to(device)
-    policy.seed(config.run.seed + 1, device)
+    policy.seed(seed + 1, device)
     return policy
 
 
@@ -288,9 +363,10 @@ def _tensor_pool(
     spec = describe_tensor_env(name, env)
     breaks = _check_tensors(env, spec, device)
     check_fit(config, spec, device, elsewhere=False)
-    pool = TensorPool(env, spec, config.env.n_envs, device, capturable=not breaks)
+    n_envs = config.env.n_envs * config.run.population
+    pool = TensorPool(env, spec, n_envs, device, capturable=not breaks)
     config = dataclasses.replace(config, env=dataclasses.replace(config.env, pool="tensor"))
-    why = f"a tensor environment: {config.env.n_envs:,} step at once where the network is"
+    why = f"a tensor environment: {n_envs:,} step at once where the network is"
     return pool, config, [Decision("pool", "tensor", why)]
 
 

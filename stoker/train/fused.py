@@ -1,8 +1,9 @@
-"""Agents whose networks are small enough for the kernels: what these need, put together."""
+"""Agents for whom kernels act and learn: whether these can serve them, and what these need."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,15 +12,16 @@ from stoker.algos.returns import ReturnScaler
 from stoker.config.schema import Config
 from stoker.kernels import mlp, shuffle
 from stoker.kernels.mlp import Net
-from stoker.learn.fused import FusedLearner
+from stoker.learn.fused import FusedLearner, Scalars
 from stoker.nn.actor_critic import ActorCritic
 from stoker.nn.crowd import Crowd
 from stoker.nn.heads import BernoulliHead, CategoricalHead, Head
 from stoker.pools.draws import TensorRng, key_of
 from stoker.storage.on_device import DeviceStorage
-from stoker.types import PLAIN, EnvSpec
+from stoker.types import PLAIN, EnvSpec, LearnReport
 
-_SEEDS_APART = 1_000_003
+Draw = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Noise for keys [N] and numbers [N] of environments, and the numbers [T] of steps: [T * N, ...]"""
 
 
 def why_not(spec: EnvSpec, config: Config, policy: ActorCritic) -> str | None:
@@ -28,7 +30,7 @@ def why_not(spec: EnvSpec, config: Config, policy: ActorCritic) -> str | None:
     if leaf is None or leaf.kind != "vector" or leaf.dtype != "float32":
         return "what is seen is not one vector of float32"
     if not mlp.fits(net_of(spec, config, policy)):
-        return "the network is too large for one"
+        return "the network is too large for them"
     if not shuffle.usable(config.total_batch):
         return f"{config.total_batch} rows cannot be shuffled without a sort"
     return None
@@ -58,60 +60,63 @@ class Fused:
     """Acts and learns for a crowd of agents, in kernels. Implements `collect.on_device.Acting`.
 
     Its noise follows from each agent's seed and the number of the step, so an agent gets the same
-    in any crowd.
+    in any crowd. `number` is that of the last step of all.
     """
 
     def __init__(
         self,
-        crowd: Crowd,
-        net: Net,
-        storage: DeviceStorage,
+        policies: Sequence[ActorCritic],
         config: Config,
+        spec: EnvSpec,
+        storage: DeviceStorage,
         scaler: ReturnScaler | None,
-        seeds: Tensor,
+        scalars: Scalars,
+        number: Tensor,
+        generator: torch.Generator,
     ) -> None:
-        self._crowd, self._net, self._storage = crowd, net, storage
+        self.crowd = crowd = Crowd(policies)
+        self._net, self._storage = net_of(spec, config, policies[0]), storage
         self._precision = config.compute.precision
         moments = crowd.moments and (crowd.moments.centre, crowd.moments.scale)
         self._moments = moments or None
-        agents, self._head = len(seeds), crowd.policies[0].head
-        self._number = torch.arange(storage.n_envs, device=seeds.device) % (
-            storage.n_envs // agents
-        )
-        self._keys = key_of(seeds + 1).repeat_interleave(storage.n_envs // agents)
-        self.draw = self._draw
+        agents, device = len(policies), storage.device
+        seeds = config.run.seed + torch.arange(agents, device=device)
+        share = storage.n_envs // agents
+        self._numbers = torch.arange(storage.n_envs, device=device) % share
+        self._keys = key_of(seeds + 1).repeat_interleave(share)
+        self.draw: Draw = self.draw_eagerly
         """How noise is drawn: something compiled may take its place."""
-
-        def scaled(reward: Tensor, ended: Tensor) -> Tensor:
-            assert scaler is not None
-            return scaler(reward, ended, torch.ones_like(ended))
-
         self.learner = FusedLearner(
-            net,
+            self._net,
             crowd.flat,
+            crowd.named,
             self._moments,
-            None if scaler is None else scaled,
+            None if scaler is None else _scaling(scaler),
             storage,
             config.ppo,
+            scalars,
             config.minibatch,
             seeds + 2,
+            number,
+            generator,
             self._precision,
         )
 
     def noise(self, counts: Tensor) -> Tensor:
-        drawn = self.draw(self._keys, self._number, counts)
+        drawn = self.draw(self._keys, self._numbers, counts)
         return drawn.unflatten(0, (len(counts), -1))
 
-    def _draw(self, keys: Tensor, number: Tensor, counts: Tensor) -> Tensor:
+    def draw_eagerly(self, keys: Tensor, numbers: Tensor, counts: Tensor) -> Tensor:
+        """See `Draw`."""
         steps, envs = len(counts), len(keys)
-        rng = TensorRng(keys.repeat(steps), number.repeat(steps), counts.repeat_interleave(envs))
-        return self._head.noise_of(rng)
+        rng = TensorRng(keys.repeat(steps), numbers.repeat(steps), counts.repeat_interleave(envs))
+        return self.crowd.policies[0].head.noise_of(rng)
 
     def decide(self, t: int, noise: Tensor) -> None:
         kept = self._storage.rollout
         mlp.act(
             self._net,
-            self._crowd.flat,
+            self.crowd.flat,
             self._moments,
             self._storage.plain()[t],
             noise,
@@ -120,13 +125,17 @@ class Fused:
             self._precision,
         )
 
-    def lesson(self) -> object:
+    def lesson(self) -> LearnReport:
         """Learn from the rollout; then take what was seen in it into the statistics."""
         report = self.learner.learn()
-        self._crowd.take_in(self._storage.plain()[:-1])
+        self.crowd.take_in(self._storage.plain()[:-1])
         return report
 
-    def reseed(self) -> None:
+    def reseed(self, apart: int) -> None:
         """Draw other noise, and shuffle otherwise."""
-        self._keys.add_(_SEEDS_APART)
-        self.learner.reseed(_SEEDS_APART)
+        self._keys.add_(apart)
+        self.learner.reseed(apart)
+
+
+def _scaling(scaler: ReturnScaler) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda reward, ended: scaler(reward, ended, torch.ones_like(ended))

@@ -20,7 +20,7 @@ def run(session: Session, watch: Watch, stop: StopRequest) -> str:
         parts.learner.anneal(session.remaining)
         storage = parts.collector.collect(last=session.on_last_iteration)
         with clock.phase("update"):
-            report = parts.learn_from(storage)
+            report = parts.lesson(storage)
             parts.collector.publish()
         session.advance(report)
         if session.log_due:

@@ -52,6 +52,9 @@ class OverlapTrial:
         if self._iterations < 6:
             self._iterations = 3 * (self._iterations // 3)
 
+    def close(self) -> None:
+        """Nothing runs between two iterations."""
+
     def _predict(self) -> Decision:
         collect, learn, self._in_step_s = self._an_iteration()
         gain = (collect + learn) / max(collect, learn, 1e-9)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,14 +17,35 @@ from stoker.collect.on_device import DeviceCollector
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
 from stoker.errors import CheckpointError
-from stoker.learn.learner import Learner, LearnReport
+from stoker.learn.fused import FusedLearner
+from stoker.learn.learner import Learner
 from stoker.learn.whole import Whole
 from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.base import BasePool
 from stoker.storage.rollout import RolloutStorage
 from stoker.train import devices
-from stoker.train.overlap import Decision, OverlapTrial
+from stoker.train.fused import Fused
+from stoker.train.overlap import Decision
+from stoker.types import LearnReport
+
+_SEEDS_APART = 1_000_003
+
+Lesson = Callable[[RolloutStorage], LearnReport]
+"""Learns from a rollout; then takes what was seen in it into the statistics."""
+
+
+class Trial(Protocol):
+    """Something that is tried, or made ready, while a run goes on."""
+
+    def consider(self) -> Decision | None:
+        """Called after every iteration; a decision when there is one."""
+
+    def begin_anew(self) -> None:
+        """The clocks begin anew."""
+
+    def close(self) -> None:
+        """The run is over."""
 
 
 @dataclass
@@ -36,35 +57,29 @@ class Parts:
     decisions: list[Decision]
     eval_factory: EnvFactory | None
     pool: BasePool
-    policy: ActorCritic
+    policies: Sequence[ActorCritic]
+    """One; or those of a population."""
     scaler: ReturnScaler | None
     collector: InStepCollector | DeviceCollector
-    learner: Learner
+    learner: Learner | FusedLearner
+    lesson: Lesson
     clock: PhaseClock
     collect_clock: PhaseClock
-    trial: OverlapTrial | None
+    trial: Trial | None
     pinned: Any
     """The memory of the pool that a GPU copies from, if it could be locked."""
     whole: Whole
     """How whole rollouts and whole lessons run, where environments are tensors."""
+    fused: Fused | None = None
+    """Acts and learns in kernels, where these have taken over."""
 
-    def __post_init__(self) -> None:
-        self._lesson: Callable[[RolloutStorage], LearnReport] = self._learn
-        if isinstance(self.collector, DeviceCollector):
-            storage = self.collector.storage
-            once = self.whole(lambda: self._learn(storage), self.learner.generator)
-            self._lesson = lambda _: once()
-
-    def learn_from(self, storage: RolloutStorage) -> LearnReport:
-        """Learn from a rollout; then take what was seen in it into the statistics."""
-        return self._lesson(storage)
-
-    def _learn(self, storage: RolloutStorage) -> LearnReport:
-        version = self.collector.version
-        rollout = storage.judged_by(self.policy, version)
-        report = self.learner.learn(rollout, version)
-        self.policy.update_moments(rollout.obs, rollout.valid)
-        return report
+    @property
+    def policy(self) -> ActorCritic:
+        """The one there is; of a population, that with the highest reward."""
+        if len(self.policies) == 1:
+            return self.policies[0]
+        assert isinstance(self.collector, DeviceCollector)
+        return self.policies[self.collector.episodes.best()]
 
     def tensors(self) -> dict[str, Tensor]:
         """All state but the counters, by name: what a checkpoint holds."""
@@ -73,6 +88,8 @@ class Parts:
             "learner": self.learner.state(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
         }
+        if self.fused is not None and len(self.policies) > 1:
+            groups["crowd"] = self.fused.crowd.state()
         named = {f"{room}/{k}": v for room, part in groups.items() for k, v in part.items()}
         return named | self.collected_state()
 
@@ -84,7 +101,10 @@ class Parts:
     def restore(self, tensors: Mapping[str, Tensor], with_envs: bool = True) -> None:
         """Go on from where `tensors()` was taken; without the environments, with fresh ones."""
         try:
-            self.policy.load_state_dict(room_of(tensors, "policy"))
+            if self.fused is not None and len(self.policies) > 1:
+                self.fused.crowd.restore(room_of(tensors, "crowd"))
+            else:
+                self.policies[0].load_state_dict(room_of(tensors, "policy"))
             self.learner.restore(room_of(tensors, "learner"))
             if self.scaler:
                 scaler = room_of(tensors, "scaler")
@@ -100,6 +120,13 @@ class Parts:
                 f"The checkpoint does not fit this configuration: {error}. Resume with the "
                 "settings it was saved with, or start a new run."
             ) from error
+
+    def reseed(self) -> None:
+        """Act and learn with other random numbers from now on."""
+        for generator in (self.collector.policy.generator, self.learner.generator):
+            generator.manual_seed(generator.initial_seed() + _SEEDS_APART)
+        if self.fused is not None:
+            self.fused.reseed(_SEEDS_APART)
 
     def recover(self) -> None:
         """After an error amid a rollout: bring environments back to where they last stood."""
@@ -118,6 +145,8 @@ class Parts:
             closing.callback(self.pool.close)
             closing.callback(self._unpin)
             closing.callback(self.collector.close)
+            if self.trial is not None:
+                closing.callback(self.trial.close)
 
     def _unpin(self) -> None:
         if self.pinned is not None:

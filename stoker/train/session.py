@@ -16,7 +16,6 @@ from torch import Tensor
 
 from stoker.config.schema import Config
 from stoker.errors import CheckpointError, StokerError, TrainingError
-from stoker.learn.learner import LearnReport
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
@@ -26,6 +25,7 @@ from stoker.train.evaluate import EvalReport, evaluate
 from stoker.train.overlap import COLLECTING, LEARNING, Decision
 from stoker.train.parts import Parts
 from stoker.train.signals import StopRequest
+from stoker.types import LearnReport
 
 _MOST_EMPTY = 100  # rollouts
 _STATUS_EVERY_S = 1.0
@@ -126,7 +126,7 @@ class Session:
     @property
     def sps(self) -> float | None:
         """Environment steps a second of this session, evaluations left out; None before a step."""
-        steps = self.counters.env_steps - self._steps_before
+        steps = (self.counters.env_steps - self._steps_before) * self.config.run.population
         clock = self.parts.clock
         return steps / max(clock.elapsed() - clock.total["eval"], 1e-9) if steps else None
 
@@ -153,7 +153,7 @@ class Session:
     def advance(self, report: LearnReport) -> None:
         """Count an iteration."""
         self.counters.iteration += 1
-        self.counters.env_steps += self.parts.collector.steps
+        self.counters.env_steps += self.parts.collector.steps // self.config.run.population
         self.counters.late_steps += self.parts.collector.late
         self._pending = self._pending + report.skipped
         self._count_empty()
@@ -177,7 +177,7 @@ class Session:
         with self.parts.clock.phase("update"):  # which has only been launched, on a GPU
             *values, skipped = stacked.tolist()  # sync: the one fetch of a log interval
         wall, shares = self.parts.clock.lap()
-        steps = self.counters.env_steps - self._lap_steps
+        steps = (self.counters.env_steps - self._lap_steps) * self.config.run.population
         self._lap_steps = self.counters.env_steps
         self._count_skipped(int(skipped))
         counters = self.counters

@@ -15,14 +15,13 @@ from torch.utils import _pytree as pytree
 import stoker
 from stoker.collect import acting, gather
 from stoker.config import resolve
-from stoker.learn.learner import LearnReport
 from stoker.storage.staged import StagedStorage
 from stoker.train.build import build
 from stoker.train.loop import run
 from stoker.train.parts import Parts
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
-from stoker.types import Rollout
+from stoker.types import LearnReport, Rollout
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 _HOUSE = str(Path(stoker.__file__).parent)

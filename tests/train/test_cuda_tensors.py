@@ -90,7 +90,7 @@ def captured_step(pool: TensorPool, actions: torch.Tensor) -> Any:
         once()
     for name, value in kept.items():
         value.copy_(begun[f"state.{name}"])
-    pool._count.copy_(begun["count"])
+    pool.count.copy_(begun["count"])
     pool._state = kept  # which the graph goes on writing to
 
     def replay(given: torch.Tensor) -> dict[str, torch.Tensor]:

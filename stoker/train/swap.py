@@ -1,0 +1,151 @@
+"""Kernels that are built behind a running path, and take its place when they are ready.
+
+Nobody waits for a compiler: training goes on with what torch has until then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from stoker.collect.on_device import DeviceCollector
+from stoker.learn.whole import Whole
+from stoker.pools.tensor import Into, TensorPool
+from stoker.storage.on_device import DeviceStorage
+from stoker.train.fused import Draw, Fused
+from stoker.train.overlap import Decision
+from stoker.train.parts import Lesson, Parts
+
+_AFTER_S = 1.0  # of training: most that is short is over by then
+_WORTH_S = 10.0  # of training still to come
+_PATIENCE_S = 20.0  # with a build that is under way when the run ends
+_REHEARSED = 2  # steps
+
+
+class Built(NamedTuple):
+    """What was compiled: how environments step and how noise is drawn."""
+
+    into: Into
+    draw: Draw
+    seconds: float
+
+
+class Swap:
+    """Implements `parts.Trial`: has kernels built in a thread, then lets them take over.
+
+    `live` makes what is to take over, `rehearsal` the same with tensors of its own.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        live: Callable[[], Fused],
+        rehearsal: Callable[[], tuple[Fused, DeviceStorage]],
+    ) -> None:
+        self._parts, self._live, self._rehearsal = parts, live, rehearsal
+        self._built: Built | None = None
+        self._builder: threading.Thread | None = None
+        self._iterations, self._began = 0, time.perf_counter()
+
+    def begin_anew(self) -> None:
+        """Time from now on."""
+        self._iterations, self._began = 0, time.perf_counter()
+
+    def consider(self) -> Decision | None:
+        """Begin to build once that pays; take over once that is done."""
+        if self._parts.fused is not None:
+            return None
+        self._iterations += 1
+        if self._built is not None:
+            return self.take_over(self._built)
+        if self._builder is None and self._pays():
+            self._builder = threading.Thread(target=self._build, name="stoker-kernels", daemon=True)
+            self._builder.start()
+        return None
+
+    def _pays(self) -> bool:
+        spent = time.perf_counter() - self._began
+        left = spent * (self._parts.config.n_iterations / self._iterations - 1)
+        return spent > _AFTER_S and left > _WORTH_S
+
+    def _build(self) -> None:
+        try:
+            self._built = self.build()
+        except Exception as error:
+            warnings.warn(
+                f"The kernels could not be built ({type(error).__name__}: {_summary(error)}), so "
+                "training goes on with torch's own.",
+                stacklevel=2,
+            )
+
+    def build(self) -> Built:
+        """Compile what torch compiles, and have Triton compile the rest by using it once."""
+        began = time.perf_counter()
+        pool = self._parts.pool
+        assert isinstance(pool, TensorPool)
+        fused, storage = self._rehearsal()
+        if pool.device.type == "cpu":
+            return Built(pool.into, fused.draw, 0.0)
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+            into = _compiled_step(pool, storage)
+            fused.draw = torch.compile(fused.draw, dynamic=False, fullgraph=True)
+            counts = torch.arange(storage.n_steps, device=pool.device)
+            noise = fused.noise(counts)
+            for t in range(_REHEARSED):
+                fused.decide(t, noise[t])
+            fused.lesson()
+            torch.cuda.current_stream().synchronize()  # sync: in a thread of its own
+        return Built(into, fused.draw, time.perf_counter() - began)
+
+    def take_over(self, built: Built) -> Decision:
+        """Act, step and learn in kernels from now on."""
+        parts = self._parts
+        collector, pool, before = parts.collector, parts.pool, parts.learner.state()
+        assert isinstance(collector, DeviceCollector)
+        assert isinstance(pool, TensorPool)
+        parts.fused = fused = self._live()
+        fused.learner.restore(before)
+        fused.draw, pool.into, collector.acting = built.draw, built.into, fused
+        parts.learner = fused.learner
+        parts.whole.forget()
+        parts.lesson = whole_lesson(parts.whole, fused.lesson, fused.learner.generator)
+        how = f"built in {built.seconds:.1f} s" if built.seconds else "as plain torch, on a CPU"
+        return Decision("kernels", "fused", f"{how}: a few of them act, and a few make an update")
+
+    def close(self) -> None:
+        """A thread that compiles must not be cut off by the end of the process."""
+        if self._builder is not None:
+            self._builder.join(_PATIENCE_S)
+
+
+def whole_lesson(whole: Whole, learn: Callable[[], Any], generator: torch.Generator) -> Lesson:
+    """A lesson from the one rollout storage there is, run as `whole` says."""
+    once = whole(learn, generator)
+    return lambda _: once()
+
+
+def _compiled_step(pool: TensorPool, storage: DeviceStorage) -> Into:
+    """The environments' step, compiled; as it is, if it cannot be."""
+    bare, (state, keys, numbers) = pool.for_compiling()
+    into = torch.compile(bare.into, dynamic=False, fullgraph=True)
+    # Not the first row: what is compiled must not count on where in memory a row begins.
+    count = torch.zeros(2, dtype=torch.int64, device=pool.device)[1]
+    try:
+        into(storage.row(1), state, storage.rollout.action[1], keys, numbers, count)
+    except Exception as error:
+        warnings.warn(
+            f"The step of {pool.spec.name} could not be compiled ({type(error).__name__}: "
+            f"{_summary(error)}), so it stays as it is, which takes longer.",
+            stacklevel=2,
+        )
+        return pool.into
+    return into
+
+
+def _summary(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
