@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -220,6 +220,20 @@ Prepare = Callable[[Rollout], Prepared]
 
 LossFunction = Callable[[Mapping[str, "Tensor"], Minibatch, "Tensor"], Loss]
 """Parameters by name, a minibatch and the clip range, to a loss: a pure function of tensors."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Way(Protocol):
+    """How to run a function that reads tensors and changes some in place: compiled, say."""
+
+    def __call__(self, function: F) -> F: ...
+
+
+def as_it_is(function: F) -> F:
+    """The `Way` that builds at once."""
+    return function
 
 
 class LearnReport(NamedTuple):

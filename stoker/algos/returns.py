@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from stoker.kernels import scan
-from stoker.nn.normalise import RunningMoments
+from stoker.nn.normalise import RunningMoments, scaled
+from stoker.types import as_it_is
 
 
 def gae(
@@ -69,7 +70,8 @@ class ReturnScaler(nn.Module):
 
     def __init__(self, n_envs: int, gamma: float, agents: int = 1) -> None:
         super().__init__()
-        self._gamma, self._agents = gamma, agents
+        self._gamma, self.way = gamma, as_it_is
+        """How the statistics are run; something that compiles may take its place."""
         self.moments = RunningMoments(1, agents)
         self.register_buffer("carried", torch.zeros(n_envs))
 
@@ -78,7 +80,4 @@ class ReturnScaler(nn.Module):
         """The scaled rewards [T, N]; the statistics take this rollout in first."""
         sums, carried = discounted_sums(reward, ended, valid, self.carried, self._gamma)
         self.carried.copy_(carried)
-        shape = (self._agents, -1)
-        rows, known = (x.unflatten(1, shape).transpose(0, 1).flatten(1) for x in (sums, valid))
-        self.moments.update(rows[..., None], known)
-        return self.moments.shrink(reward.unflatten(1, shape)).flatten(1)
+        return self.way(scaled)(self.moments.own(), reward, sums, valid)

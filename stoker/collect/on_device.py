@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from stoker.errors import BadValueError
 from stoker.pools.tensor import TensorPool
 from stoker.storage.on_device import DeviceStorage
-from stoker.types import Clock, Policy
+from stoker.types import Clock, Policy, Way, as_it_is
 
 _WINDOW = 100  # episodes, as Stable-Baselines3 averages them
 _NOT_OURS = ("busy", "noise_rng")
@@ -71,8 +71,12 @@ class DeviceCollector:
         self.storage, self._clock = storage, clock
         self.acting: Acting = PolicyActing(policy, storage)
         self.episodes = DeviceEpisodes(pool.n_envs, pool.device, len(seeds))
-        self._metrics = DeviceMeans(pool.spec.metric_names, pool.device)
-        self._bad = torch.zeros((), dtype=torch.int64, device=pool.device)
+        self._names = tuple(pool.spec.metric_names)
+        sums = torch.zeros(2, len(self._names), dtype=torch.float64, device=pool.device)
+        bad = torch.zeros((), dtype=torch.int64, device=pool.device)
+        self._stock = Stock(self.episodes.held, sums, bad)
+        self.way: Way = as_it_is
+        """How `take_stock` is run; something that compiles may take its place."""
         self._fill_once = runs(self._fill) if runs else self._fill
         self.may_fail = runs is None
         pool.begin(*seeds)
@@ -94,26 +98,28 @@ class DeviceCollector:
         for t in range(storage.n_steps):
             acting.decide(t, noise[t])
             pool.step_into(storage.row(t), storage.rollout.action[t], counts[t])
-        kept = storage.rollout
-        self.episodes.take(kept.reward, kept.terminated | kept.truncated)
-        self._metrics.take(storage.metrics)
-        for value in (kept.reward, *storage.final_obs.values()):
-            if value.is_floating_point():
-                self._bad += (~value.isfinite()).sum()
+        kept, reported = storage.rollout, [storage.metrics[name] for name in self._names]
+        floats = [kept.reward, *(v for v in storage.final_obs.values() if v.is_floating_point())]
+        ended = (kept.terminated, kept.truncated)
+        self.way(take_stock)(self._stock, kept.reward, *ended, reported, floats)
 
     def publish(self) -> None:
         """The policy's weights have changed. Here it acts with the very same ones."""
 
     def metrics(self) -> dict[str, float]:
         """Of episodes, and the means of what environments reported since the last call."""
-        bad = int(self._bad)  # sync: when logging
+        bad = int(self._stock.bad)  # sync: when logging
         if bad:
             raise BadValueError(
                 f"{bad} rewards or observations of {self.pool.spec.name} were NaN or infinite "
                 "since the last look. Mend the environment: a division by zero, a root of a "
                 "negative number, a state that grows without bound."
             )
-        return {**self.episodes.metrics(), **self._metrics.means()}
+        sums, counts = self._stock.sums.tolist()  # sync: likewise
+        self._stock.sums.zero_()
+        found = zip(self._names, sums, counts, strict=True)
+        means = {f"env/{name}": total / count for name, total, count in found if count}
+        return {**self.episodes.metrics(), **means}
 
     def state(self) -> dict[str, np.ndarray]:
         """Where environments and noise stand, by name."""
@@ -135,51 +141,91 @@ class DeviceCollector:
         """Nothing runs between two calls."""
 
 
+class Episodes(NamedTuple):
+    """Of K agents, in tensors."""
+
+    running: Tensor  # [2, N], returns and lengths of running episodes
+    ended: Tensor  # [2, K, window + 1], of each agent's last that ended; the last place is nobody's
+    finished: Tensor  # [K, 1], how many have ended
+
+
+class Stock(NamedTuple):
+    """What is counted of rollouts as they come."""
+
+    episodes: Episodes
+    sums: Tensor  # [2, M]: sums of what environments report of themselves, and how many these are
+    bad: Tensor  # rewards and observations that are not finite
+
+
+def take_stock(
+    stock: Stock,
+    reward: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    reported: list[Tensor],
+    floats: list[Tensor],
+) -> None:
+    """Count a rollout: [T, N] each, and the observations among `floats` [T, N, ...]."""
+    count_episodes(stock.episodes, reward, terminated | truncated)
+    if reported:
+        values = torch.stack(reported).flatten(1)
+        known = values.isfinite()
+        stock.sums[0] += torch.where(known, values, 0.0).sum(1, dtype=torch.float64)
+        stock.sums[1] += known.sum(1)
+    for value in floats:
+        stock.bad.add_((~value.isfinite()).sum())
+
+
+def count_episodes(episodes: Episodes, reward: Tensor, over: Tensor) -> None:
+    """Count the steps of a rollout, [T, N], of which some are an episode's last."""
+    number = torch.arange(1, len(reward) + 1, device=over.device)[:, None]
+    sums = torch.stack((reward.double().cumsum(0), number.expand_as(over).double()))
+    ended = torch.where(over, number, 0).cummax(0).values  # the last end until here, from 1 on
+    before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
+    counted = sums - _at(sums, before, episodes.running)
+    running = sums[:, -1] - _at(sums, ended[-1:], episodes.running)[:, 0]
+    agents = len(episodes.finished)
+    _keep(episodes, _by_agent(counted, agents), _by_agent(over[None], agents)[0])
+    episodes.running.copy_(running)
+
+
+def _at(sums: Tensor, end: Tensor, running: Tensor) -> Tensor:
+    """The sums at the step `end`; at none, what ran before the rollout, to be added."""
+    found = sums.gather(1, (end - 1).clamp(min=0).expand(2, *end.shape))
+    return torch.where(end > 0, found, -running[:, None])
+
+
+def _by_agent(rows: Tensor, agents: int) -> Tensor:
+    """From [..., T, K * n] to [..., K, T * n]."""
+    return rows.unflatten(2, (agents, -1)).transpose(1, 2).flatten(2)
+
+
+def _keep(episodes: Episodes, counted: Tensor, over: Tensor) -> None:
+    rank = episodes.finished + over.cumsum(1)  # of an episode that ends here, among all
+    total = rank[:, -1:]
+    wanted = over & (rank > total - _WINDOW)
+    place = torch.where(wanted, rank % _WINDOW, _WINDOW)
+    episodes.ended.scatter_(2, place.expand_as(counted), counted)
+    episodes.finished.copy_(total)
+
+
 class DeviceEpisodes:
-    """Returns and lengths of running episodes, and of each agent's last hundred, in tensors."""
+    """Returns and lengths of each agent's last hundred episodes, and of those that run."""
 
     def __init__(self, n_envs: int, device: torch.device, agents: int = 1) -> None:
-        self._running = torch.zeros(2, n_envs, dtype=torch.float64, device=device)
-        # One place too many: what is not wanted goes there.
-        self._ended = torch.zeros(2, agents, _WINDOW + 1, dtype=torch.float64, device=device)
-        self._count = torch.zeros(agents, 1, dtype=torch.int64, device=device)
-
-    def take(self, reward: Tensor, over: Tensor) -> None:
-        """Count the steps of a rollout, [T, N]."""
-        steps = len(reward)
-        number = torch.arange(1, steps + 1, device=over.device)[:, None]
-        sums = torch.stack((reward.double().cumsum(0), number.expand_as(over).double()))
-        ended = torch.where(over, number, 0).cummax(0).values  # the last end until here, from 1 on
-        before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
-        counted = sums - self._at(sums, before)
-        self._keep(self._by_agent(counted), self._by_agent(over[None])[0])
-        self._running.copy_(sums[:, -1] - self._at(sums, ended[-1:])[:, 0])
-
-    def _at(self, sums: Tensor, end: Tensor) -> Tensor:
-        """The sums at the step `end`; at none, what ran before the rollout, to be added."""
-        found = sums.gather(1, (end - 1).clamp(min=0).expand(2, *end.shape))
-        return torch.where(end > 0, found, -self._running[:, None])
-
-    def _by_agent(self, rows: Tensor) -> Tensor:
-        """From [..., T, K * n] to [..., K, T * n]."""
-        apart = rows.unflatten(2, (len(self._count), -1))
-        return apart.transpose(1, 2).flatten(2)
-
-    def _keep(self, counted: Tensor, over: Tensor) -> None:
-        rank = self._count + over.cumsum(1)  # of an episode that ends here, among all
-        total = rank[:, -1:]
-        wanted = over & (rank > total - _WINDOW)
-        place = torch.where(wanted, rank % _WINDOW, _WINDOW)
-        self._ended.scatter_(2, place.expand_as(counted), counted)
-        self._count.copy_(total)
+        running = torch.zeros(2, n_envs, dtype=torch.float64, device=device)
+        ended = torch.zeros(2, agents, _WINDOW + 1, dtype=torch.float64, device=device)
+        self.held = Episodes(
+            running, ended, torch.zeros(agents, 1, dtype=torch.int64, device=device)
+        )
 
     def means(self) -> Tensor:
         """Return and length [2, K] of each agent's last episodes; NaN before the first."""
-        kept = self._count.clamp(max=_WINDOW)
+        kept = self.held.finished.clamp(max=_WINDOW)
         # Those kept lie from 1 on, until the window is full; then 0 is one of them, too.
         place = torch.arange(_WINDOW, device=kept.device)
         known = (place > 0) & (place <= kept) | (kept == _WINDOW)
-        return (self._ended[..., :_WINDOW] * known).sum(-1) / kept[:, 0]
+        return (self.held.ended[..., :_WINDOW] * known).sum(-1) / kept[:, 0]
 
     def best(self) -> int:
         """The agent with the highest return."""
@@ -200,33 +246,11 @@ class DeviceEpisodes:
 
     def state(self) -> dict[str, Tensor]:
         """Copies, by name."""
-        return {name: value.clone() for name, value in self._held().items()}
+        return {name: value.clone() for name, value in self._named().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        for name, mine in self._held().items():
+        for name, mine in self._named().items():
             mine.copy_(state[name])
 
-    def _held(self) -> dict[str, Tensor]:
-        return {"running": self._running, "ended": self._ended, "episodes": self._count}
-
-
-class DeviceMeans:
-    """Means of what environments report of themselves, over the steps that report it."""
-
-    def __init__(self, names: Iterable[str], device: torch.device) -> None:
-        self._names = tuple(names)
-        self._sums = torch.zeros(2, len(self._names), dtype=torch.float64, device=device)
-
-    def take(self, metrics: dict[str, Tensor]) -> None:
-        """Of a rollout, [T, N] each."""
-        if self._names:
-            values = torch.stack([metrics[name] for name in self._names]).flatten(1)
-            known = values.isfinite()
-            self._sums[0] += torch.where(known, values, 0.0).sum(1, dtype=torch.float64)
-            self._sums[1] += known.sum(1)
-
-    def means(self) -> dict[str, float]:
-        sums, counts = self._sums.tolist()  # sync: when logging
-        self._sums.zero_()
-        found = zip(self._names, sums, counts, strict=True)
-        return {f"env/{name}": total / count for name, total, count in found if count}
+    def _named(self) -> dict[str, Tensor]:
+        return dict(zip(("running", "ended", "episodes"), self.held, strict=True))

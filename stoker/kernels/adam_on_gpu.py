@@ -11,7 +11,9 @@ from torch import Tensor
 
 from stoker.kernels.adam import APPLIED, BETAS, STOP_AT, AdamTerms, Optimised
 
-_SUMMED = 64  # parameters a program of the first kernel
+_LOADED = 8192  # numbers at once, by a program of the first kernel
+_SUMMED = (64, 1024)  # the fewest and the most parameters of one
+_PARTS_AT_ONCE = 128
 _MEASURED = 8  # five, in a power of two
 
 
@@ -25,6 +27,7 @@ def _sum(
     blocks,
     width: tl.constexpr,
     at_once: tl.constexpr,
+    stores: tl.constexpr,
 ):
     agent = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * width + tl.arange(0, width)
@@ -35,7 +38,8 @@ def _sum(
         row = agent * n_parts + first + part
         mask = (first + part < n_parts)[:, None] & here[None, :]
         total += tl.sum(tl.load(parts + row[:, None] * size + place[None, :], mask, 0.0), 0)
-    tl.store(gradient + agent * size + place, total, here)
+    if stores:
+        tl.store(gradient + agent * size + place, total, here)
     tl.store(squares + agent * blocks + tl.program_id(0), tl.sum(total * total))
 
 
@@ -126,10 +130,12 @@ def _apply(
 def step(optimised: Optimised, parts: Tensor, measured: Tensor, terms: AdamTerms) -> None:
     """See `adam.step`."""
     agents, n_parts, size = parts.shape
-    blocks = triton.cdiv(size, _SUMMED)
-    gradient = torch.empty_like(optimised.flat)
-    squares = gradient.new_empty(agents, blocks)
     padded_parts = triton.next_power_of_2(n_parts)
+    at_once = min(padded_parts, _PARTS_AT_ONCE)
+    width = min(max(_LOADED // at_once, _SUMMED[0]), _SUMMED[1])
+    blocks = triton.cdiv(size, width)
+    gradient = parts if n_parts == 1 else torch.empty_like(optimised.flat)
+    squares = parts.new_empty(agents, blocks)
     _sum[(blocks, agents)](
         parts,
         gradient,
@@ -137,8 +143,9 @@ def step(optimised: Optimised, parts: Tensor, measured: Tensor, terms: AdamTerms
         n_parts,
         size,
         blocks,
-        width=_SUMMED,
-        at_once=min(padded_parts, 128),
+        width=width,
+        at_once=at_once,
+        stores=n_parts > 1,
         num_warps=4,
     )
     _apply[(optimised.counts.shape[1], agents)](

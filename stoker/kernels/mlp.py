@@ -35,6 +35,7 @@ _MOST_HIDDEN = 128
 _MOST_OUTPUTS = 64
 _DEEPEST = 4
 _PART_ROWS = 64  # fewer would leave a tile unfilled
+_PARTS_A_CORE = 1
 
 
 class Net(NamedTuple):
@@ -146,7 +147,7 @@ def parts(agents: int, batch: int, device: torch.device) -> int:
     if device.type == "cpu":
         return 1
     chip = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(-(-batch // _PART_ROWS), chip // agents))
+    return max(1, min(-(-batch // _PART_ROWS), _PARTS_A_CORE * chip // agents))
 
 
 def act(

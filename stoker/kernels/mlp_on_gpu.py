@@ -10,7 +10,9 @@ from stoker.kernels import heads, heads_on_gpu, layers_on_gpu
 from stoker.kernels.layers_on_gpu import Launch
 from stoker.kernels.mlp import Moments, Net
 
-ACT = Launch(block=16, num_warps=4)
+ACT = Launch(block=32, num_warps=2)
+FEW = Launch(block=16, num_warps=2)
+"""For agents with so few rows each."""
 VALUE = Launch(block=64, num_warps=4)
 
 
@@ -132,10 +134,11 @@ def act(
     action: Tensor,
     log_prob: Tensor,
     precision: str,
-    launch: Launch = ACT,
+    launch: Launch | None = None,
 ) -> None:
     """See `mlp.act`."""
     agents, n = len(flat), len(obs) // len(flat)
+    launch = launch or (FEW if n <= FEW.block else ACT)
     centre, scale = moments or (flat, flat)
     _act[(triton.cdiv(n, launch.block), agents)](
         flat,

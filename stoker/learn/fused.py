@@ -16,7 +16,7 @@ from stoker.kernels import adam, mlp, scan, shuffle
 from stoker.kernels.adam import AdamTerms, Optimised
 from stoker.kernels.mlp import Net, PpoTerms, Rows
 from stoker.storage.on_device import DeviceStorage
-from stoker.types import LearnReport
+from stoker.types import LearnReport, Way, as_it_is
 
 Scale = Callable[[Tensor, Tensor], Tensor]
 """Rewards and where episodes ended, [T, K * n], to the rewards that are learned from."""
@@ -25,6 +25,9 @@ Named = Callable[[Tensor], Mapping[str, Tensor]]
 """Something laid out as the agents' parameters [K, P], cut up by parameter: [K, ...] each."""
 
 _SUMS = {"exp_avg": "mean", "exp_avg_sq": "square"}  # torch's names, and those in `Optimised`
+
+
+_MEASURED = (*adam.COUNTED, "train/explained_variance", "train/n_updates")
 
 
 class Scalars(NamedTuple):
@@ -58,7 +61,9 @@ class FusedLearner:
         number: Tensor,
         generator: torch.Generator,
         precision: str,
+        way: Way = as_it_is,
     ) -> None:
+        self._way = way
         self.net, self.moments, self._scale, self.storage = net, moments, scale, storage
         self.settings, self.minibatch, self.precision = settings, minibatch, precision
         self.optimised, self._named = Optimised.of(flat), named
@@ -84,6 +89,7 @@ class FusedLearner:
         parts = mlp.parts(agents, minibatch, flat.device)
         self._parts = flat.new_zeros(agents, parts, net.size)
         self._measured = flat.new_zeros(agents, parts, len(mlp.MEASURED))
+        self._nothing = flat.new_zeros(())
         self._values = flat.new_zeros(storage.n_steps + 1, storage.n_envs)
 
     def anneal(self, remaining: float) -> None:
@@ -124,11 +130,9 @@ class FusedLearner:
                     self.precision,
                 )
                 adam.step(optimised, self._parts, self._measured, self._update)
-        means = optimised.tally / optimised.made[:, None]
-        metrics = dict(zip(adam.COUNTED, means.nanmean(0).unbind(), strict=True))
-        metrics["train/explained_variance"] = self._explained_variance(rows).mean()
-        metrics["train/n_updates"] = optimised.made.mean()
-        metrics |= {"lag/mean": self._values.new_zeros(()), "lag/max": self._values.new_zeros(())}
+        measured = self._way(_measured)(optimised, rows.advantage, rows.value, self.storage.n_steps)
+        metrics = dict(zip(_MEASURED, measured.unbind(), strict=True))
+        metrics |= {"lag/mean": self._nothing, "lag/max": self._nothing}
         metrics["train/learning_rate"] = self._update.rate.mean()
         metrics["train/clip_range"] = self._loss.clip.mean()
         # Of several, one that has gone astray is left alone.
@@ -164,12 +168,6 @@ class FusedLearner:
             values[:-1].flatten(),
         )
 
-    def _explained_variance(self, rows: Rows) -> Tensor:
-        """1 - Var(target - value) / Var(target), [K]."""
-        left = rows.advantage.view(self.storage.n_steps, -1, self._n)
-        known = rows.value.view_as(left)
-        return 1 - left.var((0, 2), correction=0) / (left + known).var((0, 2), correction=0)
-
     def reseed(self, apart: int) -> None:
         """Shuffle otherwise from now on."""
         self._seeds.add_(apart)
@@ -189,7 +187,7 @@ class FusedLearner:
         for name, parts in self._held().items():
             for key, part in parts.items():
                 part.copy_(state.get(f"{key}.{name}", torch.zeros(())))
-        counts = next(iter(self._held().values()))["step"]
+        counts = next(iter(self._held().values()))["step"].clone()
         self.optimised.counts.copy_(counts.view(-1, 1))
 
     def _held(self) -> dict[str, dict[str, Tensor]]:
@@ -202,3 +200,13 @@ class FusedLearner:
             parts["step"] = optimised.counts[:, 0]
             held[name] = {key: part[0] if alone else part for key, part in parts.items()}
         return held
+
+
+def _measured(optimised: Optimised, advantage: Tensor, value: Tensor, steps: int) -> Tensor:
+    """What `_MEASURED` names, over the updates that were made, as means over the agents."""
+    agents = len(optimised.made)
+    means = (optimised.tally / optimised.made[:, None]).nanmean(0)
+    left = advantage.view(steps, agents, -1)  # of the targets, once the values are taken off
+    target = left + value.view_as(left)
+    explained = 1 - left.var((0, 2), correction=0) / target.var((0, 2), correction=0)
+    return torch.cat((means, explained.mean()[None], optimised.made.mean()[None]))

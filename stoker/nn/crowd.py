@@ -6,20 +6,20 @@ Each stays a policy of its own, to act, be judged or be saved; one kernel can se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 import torch
 from torch import Tensor
 
 from stoker.nn.actor_critic import ActorCritic
-from stoker.nn.normalise import Moments, RunningMoments, update
+from stoker.nn.normalise import NAMES, Moments, RunningMoments, update
+from stoker.types import Way, as_it_is
 
 
 class Crowd:
     """K policies of one shape, on their device. Their tensors become rows of the crowd's."""
 
-    def __init__(self, policies: Sequence[ActorCritic]) -> None:
-        self.policies = policies
+    def __init__(self, policies: Sequence[ActorCritic], way: Way = as_it_is) -> None:
+        self.policies, self._way = policies, way
         first = policies[0]
         self.shapes = {name: value.shape for name, value in first.named_parameters()}
         sizes = [shape.numel() for shape in self.shapes.values()]
@@ -42,8 +42,7 @@ class Crowd:
     def take_in(self, obs: Tensor) -> None:
         """Let what was seen [T, K * n, width] into the running statistics."""
         if self.moments is not None:
-            rows = obs.unflatten(1, (len(self.policies), -1)).transpose(0, 1).flatten(1, 2)
-            update(self.moments, rows, torch.ones_like(rows[..., 0], dtype=torch.bool))
+            self._way(_take_in)(self.moments, obs)
 
     def state(self) -> dict[str, Tensor]:
         """What `ActorCritic.state_dict` has of each, [K, ...]."""
@@ -55,17 +54,17 @@ class Crowd:
             policy.load_state_dict({name: value[number] for name, value in state.items()})
 
 
+def _take_in(moments: Moments, obs: Tensor) -> None:
+    rows = obs.unflatten(1, (len(moments.seen), -1)).transpose(0, 1).flatten(1, 2)
+    update(moments, rows, torch.ones_like(rows[..., 0], dtype=torch.bool))
+
+
 def _side_by_side(modules: Sequence[RunningMoments | None]) -> Moments | None:
     if modules[0] is None:
         return None
     held = [module for module in modules if module is not None]
-    stacked = Moments(
-        *(
-            torch.stack([getattr(module, field.name) for module in held])
-            for field in fields(Moments)
-        )
-    )
+    stacked = Moments(*map(torch.stack, zip(*(module.own() for module in held), strict=True)))
     for number, module in enumerate(held):
-        for name, rows in vars(stacked).items():
+        for name, rows in zip(NAMES, stacked, strict=True):
             setattr(module, name, rows[number])
     return stacked

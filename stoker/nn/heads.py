@@ -79,7 +79,7 @@ class CategoricalHead(Head):
         return torch.empty(shape, device=generator.device).exponential_(generator=generator)
 
     def noise_of(self, rng: Rng) -> Tensor:
-        return -torch.log1p(-rng.uniform(*self._shape)).clamp(min=_LEAST)
+        return (-torch.log1p(-rng.uniform(*self._shape))).clamp(min=_LEAST)
 
     def sample(self, raw: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = self._log_probs(raw, mask)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,12 @@ _CLIP = 10.0
 _EPSILON = 1e-8
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """Of rows of some width: of one kind, or [K, ...] of K that are told apart."""
 
     mean: Tensor  # float64 [..., width]
     variance: Tensor  # float64 [..., width]
-    count: Tensor  # float64 [...]
+    seen: Tensor  # float64 [...], how many rows
     centre: Tensor  # [..., width], what rows are shifted and scaled by: kept ready in float32
     scale: Tensor  # [..., width]
 
@@ -31,16 +30,33 @@ def update(moments: Moments, rows: Tensor, valid: Tensor) -> None:
     mean = rows.sum(-2) / seen.clamp(min=1)
     gaps = (rows - mean[..., None, :]) ** 2 * weight[..., None]
     variance = gaps.sum(-2) / seen.clamp(min=1)
-    total = moments.count[..., None] + seen
+    total = moments.seen[..., None] + seen
     share = seen / total.clamp(min=1)
     gap = mean - moments.mean
     # Before the first row the initial variance of 1 has weight 0, so it leaves no trace.
     spread = moments.variance * (1 - share) + variance * share + gap**2 * share * (1 - share)
     moments.variance.copy_(torch.where(seen > 0, spread, moments.variance))
     moments.mean.add_(gap * share)
-    moments.count.copy_(total[..., 0])
+    moments.seen.copy_(total[..., 0])
     moments.centre.copy_(moments.mean)
     moments.scale.copy_(torch.rsqrt(moments.variance + _EPSILON))
+
+
+def shrunk(rows: Tensor, scale: Tensor) -> Tensor:
+    """Rows divided by the deviation alone, cut off at ten deviations: for rewards."""
+    return (rows * scale).clamp(-_CLIP, _CLIP)
+
+
+def scaled(moments: Moments, rows: Tensor, like: Tensor, valid: Tensor) -> Tensor:
+    """`rows` [T, K * n], shrunk by the deviation of `like` once its `valid` rows are taken in."""
+    shape = (len(moments.seen), -1)
+    taken, known = (x.unflatten(1, shape).transpose(0, 1).flatten(1) for x in (like, valid))
+    update(moments, taken[..., None], known)
+    return shrunk(rows.unflatten(1, shape), moments.scale).flatten(1)
+
+
+NAMES = ("mean", "variance", "count", "centre", "scale")
+"""Of the tensors of `Moments` in `RunningMoments`, and in a checkpoint."""
 
 
 class RunningMoments(nn.Module):
@@ -64,15 +80,14 @@ class RunningMoments(nn.Module):
         self.register_buffer("centre", torch.zeros(*kinds, width))
         self.register_buffer("scale", torch.ones(*kinds, width))
 
+    def own(self) -> Moments:
+        """The very tensors, for `update`."""
+        return Moments(self.mean, self.variance, self.count, self.centre, self.scale)
+
     def update(self, rows: Tensor, valid: Tensor) -> None:
         """Take in rows [..., n, width] where `valid` [..., n]."""
-        own = Moments(self.mean, self.variance, self.count, self.centre, self.scale)
-        update(own, rows, valid)
+        update(self.own(), rows, valid)
 
     def standardise(self, rows: Tensor) -> Tensor:
         """Rows with mean 0 and deviation 1, cut off at ten deviations."""
         return ((rows - self.centre) * self.scale).clamp(-_CLIP, _CLIP)
-
-    def shrink(self, rows: Tensor) -> Tensor:
-        """Rows divided by the deviation alone, cut off likewise: for rewards."""
-        return (rows * self.scale).clamp(-_CLIP, _CLIP)

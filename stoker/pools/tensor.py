@@ -192,6 +192,10 @@ class TensorPool(BasePool):
         """
         self.into(row, self._state, actions, self._keys, self._numbers, count)
 
+    def twin(self) -> TensorPool:
+        """As many of the same environments, none of which has begun."""
+        return TensorPool(self._bare, self.spec, self.n_envs, self.device, self.capturable)
+
     def for_compiling(self) -> tuple[Transition, tuple[TensorState, Tensor, Tensor]]:
         """Something to compile in place of `into`; and its state, keys and numbers, copied."""
         state = {name: value.clone() for name, value in self._state.items()}

@@ -60,6 +60,7 @@ from stoker.types import (
     Prepared,
     Rollout,
     TensorEnv,
+    Way,
 )
 
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
@@ -185,19 +186,21 @@ def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
     shape = (spec, config.ppo.n_steps, pool.n_envs, device)
     scalars = population.scalars(config, device)
 
-    def live() -> Fused:
+    def live(way: Way) -> Fused:
         collector, generator = parts.collector, parts.learner.generator
         assert isinstance(collector, DeviceCollector)
         given = (parts.policies, config, spec, collector.storage, parts.scaler)
-        return Fused(*given, scalars, pool.count, generator)
+        return Fused(*given, scalars, pool.count, generator, way)
 
-    def rehearsal() -> tuple[Fused, DeviceStorage]:
+    def rehearsal(way: Way) -> tuple[Fused, DeviceCollector]:
         plain = dataclasses.replace(config.network, ortho_init=False)
         quick = dataclasses.replace(config, network=plain)
         policies = [make_policy(spec, quick, device, 0) for _ in parts.policies]
-        storage, generator = DeviceStorage(*shape), torch.Generator(device)
+        storage, generator, twin = DeviceStorage(*shape), torch.Generator(device), pool.twin()
         given = (policies, config, spec, storage, _make_scaler(config, pool, device))
-        return Fused(*given, scalars, torch.zeros_like(pool.count), generator), storage
+        fused = Fused(*given, scalars, twin.count, generator, way)
+        seeds = range(len(policies))
+        return fused, DeviceCollector(twin, policies[0], storage, PhaseClock(), seeds)
 
     swap = Swap(parts, live, rehearsal)
     if config.compute.compile_in == "foreground" or many:

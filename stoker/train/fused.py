@@ -18,10 +18,7 @@ from stoker.nn.crowd import Crowd
 from stoker.nn.heads import BernoulliHead, CategoricalHead, Head
 from stoker.pools.draws import TensorRng, key_of
 from stoker.storage.on_device import DeviceStorage
-from stoker.types import PLAIN, EnvSpec, LearnReport
-
-Draw = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Noise for keys [N] and numbers [N] of environments, and the numbers [T] of steps: [T * N, ...]"""
+from stoker.types import PLAIN, EnvSpec, LearnReport, Way
 
 
 def why_not(spec: EnvSpec, config: Config, policy: ActorCritic) -> str | None:
@@ -73,8 +70,9 @@ class Fused:
         scalars: Scalars,
         number: Tensor,
         generator: torch.Generator,
+        way: Way,
     ) -> None:
-        self.crowd = crowd = Crowd(policies)
+        self.crowd = crowd = Crowd(policies, way)
         self._net, self._storage = net_of(spec, config, policies[0]), storage
         self._precision = config.compute.precision
         moments = crowd.moments and (crowd.moments.centre, crowd.moments.scale)
@@ -84,8 +82,7 @@ class Fused:
         share = storage.n_envs // agents
         self._numbers = torch.arange(storage.n_envs, device=device) % share
         self._keys = key_of(seeds + 1).repeat_interleave(share)
-        self.draw: Draw = self.draw_eagerly
-        """How noise is drawn: something compiled may take its place."""
+        self._way = way
         self.learner = FusedLearner(
             self._net,
             crowd.flat,
@@ -100,17 +97,14 @@ class Fused:
             number,
             generator,
             self._precision,
+            way,
         )
+        if scaler is not None:
+            scaler.way = way
 
     def noise(self, counts: Tensor) -> Tensor:
-        drawn = self.draw(self._keys, self._numbers, counts)
-        return drawn.unflatten(0, (len(counts), -1))
-
-    def draw_eagerly(self, keys: Tensor, numbers: Tensor, counts: Tensor) -> Tensor:
-        """See `Draw`."""
-        steps, envs = len(counts), len(keys)
-        rng = TensorRng(keys.repeat(steps), numbers.repeat(steps), counts.repeat_interleave(envs))
-        return self.crowd.policies[0].head.noise_of(rng)
+        head = self.crowd.policies[0].head
+        return self._way(_drawn)(head, self._keys, self._numbers, counts)
 
     def decide(self, t: int, noise: Tensor) -> None:
         kept = self._storage.rollout
@@ -125,6 +119,7 @@ class Fused:
             self._precision,
         )
 
+    @torch.no_grad()
     def lesson(self) -> LearnReport:
         """Learn from the rollout; then take what was seen in it into the statistics."""
         report = self.learner.learn()
@@ -139,3 +134,10 @@ class Fused:
 
 def _scaling(scaler: ReturnScaler) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda reward, ended: scaler(reward, ended, torch.ones_like(ended))
+
+
+def _drawn(head: Head, keys: Tensor, numbers: Tensor, counts: Tensor) -> Tensor:
+    """Noise [T, N, ...] for keys and numbers [N] of environments, and numbers [T] of steps."""
+    steps, envs = len(counts), len(keys)
+    rng = TensorRng(keys.repeat(steps), numbers.repeat(steps), counts.repeat_interleave(envs))
+    return head.noise_of(rng).unflatten(0, (steps, envs))

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -17,21 +17,35 @@ from stoker.collect.on_device import DeviceCollector
 from stoker.learn.whole import Whole
 from stoker.pools.tensor import Into, TensorPool
 from stoker.storage.on_device import DeviceStorage
-from stoker.train.fused import Draw, Fused
+from stoker.train.fused import Fused
 from stoker.train.overlap import Decision
 from stoker.train.parts import Lesson, Parts
+from stoker.types import Way, as_it_is
 
 _AFTER_S = 1.0  # of training: most that is short is over by then
 _WORTH_S = 10.0  # of training still to come
 _PATIENCE_S = 20.0  # with a build that is under way when the run ends
-_REHEARSED = 2  # steps
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Compiling:
+    """The `Way` to run functions compiled, from their second use on without delay."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[Any, Any] = {}
+
+    def __call__(self, function: F) -> F:
+        if function not in self._compiled:
+            self._compiled[function] = torch.compile(function, dynamic=False, fullgraph=True)
+        return self._compiled[function]
 
 
 class Built(NamedTuple):
-    """What was compiled: how environments step and how noise is drawn."""
+    """How environments step and how other functions run, and how long it took to build them."""
 
     into: Into
-    draw: Draw
+    way: Way
     seconds: float
 
 
@@ -44,8 +58,8 @@ class Swap:
     def __init__(
         self,
         parts: Parts,
-        live: Callable[[], Fused],
-        rehearsal: Callable[[], tuple[Fused, DeviceStorage]],
+        live: Callable[[Way], Fused],
+        rehearsal: Callable[[Way], tuple[Fused, DeviceCollector]],
     ) -> None:
         self._parts, self._live, self._rehearsal = parts, live, rehearsal
         self._built: Built | None = None
@@ -88,19 +102,17 @@ class Swap:
         began = time.perf_counter()
         pool = self._parts.pool
         assert isinstance(pool, TensorPool)
-        fused, storage = self._rehearsal()
         if pool.device.type == "cpu":
-            return Built(pool.into, fused.draw, 0.0)
+            return Built(pool.into, as_it_is, 0.0)
+        way = Compiling()
         with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
-            into = _compiled_step(pool, storage)
-            fused.draw = torch.compile(fused.draw, dynamic=False, fullgraph=True)
-            counts = torch.arange(storage.n_steps, device=pool.device)
-            noise = fused.noise(counts)
-            for t in range(_REHEARSED):
-                fused.decide(t, noise[t])
+            fused, collector = self._rehearsal(way)
+            collector.acting, collector.way = fused, way
+            collector.pool.into = into = _compiled_step(pool, collector.storage)
+            collector.collect()
             fused.lesson()
             torch.cuda.current_stream().synchronize()  # sync: in a thread of its own
-        return Built(into, fused.draw, time.perf_counter() - began)
+        return Built(into, way, time.perf_counter() - began)
 
     def take_over(self, built: Built) -> Decision:
         """Act, step and learn in kernels from now on."""
@@ -108,9 +120,9 @@ class Swap:
         collector, pool, before = parts.collector, parts.pool, parts.learner.state()
         assert isinstance(collector, DeviceCollector)
         assert isinstance(pool, TensorPool)
-        parts.fused = fused = self._live()
+        parts.fused = fused = self._live(built.way)
         fused.learner.restore(before)
-        fused.draw, pool.into, collector.acting = built.draw, built.into, fused
+        pool.into, collector.acting, collector.way = built.into, fused, built.way
         parts.learner = fused.learner
         parts.whole.forget()
         parts.lesson = whole_lesson(parts.whole, fused.lesson, fused.learner.generator)

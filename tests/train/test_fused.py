@@ -25,7 +25,7 @@ from stoker.train.signals import StopRequest
 from stoker.train.start import resume, train
 
 SIZES: dict[str, Any] = {"n_envs": 8, "n_steps": 16, "batch_size": 32, "n_epochs": 2}
-SIZES |= {"network_arch": (16, 16), "device": "cpu", "eval_episodes": 0}
+SIZES |= {"network_arch": (32, 32), "device": "cpu", "eval_episodes": 0}
 FUSED = {"kernels": "fused", "compile_in": "foreground"}
 
 

@@ -79,7 +79,7 @@ def test_the_rollout_is_the_hosts_in_every_field() -> None:
 
 def test_episodes_are_averaged_over_the_last_hundred() -> None:
     from stoker.collect.episodes import EpisodeTracker
-    from stoker.collect.on_device import DeviceEpisodes
+    from stoker.collect.on_device import DeviceEpisodes, count_episodes
     from stoker.types import PLAIN, StepBatch
 
     rng = np.random.default_rng(0)
@@ -98,7 +98,8 @@ def test_episodes_are_averaged_over_the_last_hundred() -> None:
             arrays.take(StepBatch(ids, shown, reward, *flags, shown, None, valid, {}))
             rollout.append((torch.from_numpy(reward), torch.from_numpy(over)))
             if len(rollout) == steps:
-                tensors.take(*(torch.stack(rows) for rows in zip(*rollout, strict=True)))
+                taken = (torch.stack(rows) for rows in zip(*rollout, strict=True))
+                count_episodes(tensors.held, *taken)
                 assert tensors.metrics() == pytest.approx(arrays.metrics())
                 rollout, steps = [], steps % 5 + 1
 
