@@ -180,6 +180,22 @@ def test_what_workers_import_leaves_torch_out() -> None:
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
 
+def test_a_run_does_without_torchs_compiler() -> None:
+    """Importing it takes longer than it takes to learn a simple task."""
+    program = """if True:
+        import sys
+        from stoker.config import resolve
+        from stoker.train.build import build
+        given = {"n_envs": 8, "n_steps": 16, "batch_size": 64, "device": "cpu"}
+        for env in ("tensor/CartPole-v1", "CartPole-v1"):
+            parts = build(resolve({"env": env, "pool": "auto", **given}, on_gpu=False))
+            parts.lesson(parts.collector.collect())
+            parts.close()
+        sys.exit("torch._dynamo" in sys.modules)
+    """
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+
+
 def runtime_imports(tree: ast.Module) -> set[str]:
     """Top-level packages imported anywhere but under `if TYPE_CHECKING`."""
     for node in ast.walk(tree):

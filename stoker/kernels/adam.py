@@ -8,7 +8,8 @@ made on the device.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -107,3 +108,45 @@ def step_twin(optimised: Optimised, parts: Tensor, measured: Tensor, terms: Adam
     optimised.tally.add_(torch.where(made, torch.stack(counted, 1), 0.0))
     optimised.made.add_(makes)
     optimised.skipped.add_(~finite)
+
+
+class Adam:
+    """Torch's fused Adam over parameters that lie apart, by name.
+
+    Not `torch.optim`'s: that imports torch's compiler, which takes longer than many a run.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], eps: float) -> None:
+        self._parameters, self._eps = list(parameters.values()), eps
+        names = ("step", "exp_avg", "exp_avg_sq")
+        self.state = {
+            f"{key}.{name}": torch.zeros_like(value if key != "step" else value.flatten()[0])
+            for key in names
+            for name, value in parameters.items()
+        }
+        """As torch names it: `exp_avg.NAME`, say."""
+        self._steps, self._means, self._squares = (
+            [self.state[f"{key}.{name}"] for name in parameters] for key in names
+        )
+
+    @torch.no_grad()
+    def step(self, rate: Tensor, skip: Tensor) -> None:
+        """Update by the parameters' `grad`; not where `skip` is 1, which nobody fetches."""
+        torch._foreach_add_(self._steps, 1)
+        torch._fused_adam_(
+            self._parameters,
+            cast(list[Tensor], [parameter.grad for parameter in self._parameters]),
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            lr=rate,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            weight_decay=0.0,
+            eps=self._eps,
+            amsgrad=False,
+            maximize=False,
+            found_inf=skip,
+        )
+        torch._foreach_sub_(self._steps, [skip] * len(self._steps))

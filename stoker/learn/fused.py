@@ -183,10 +183,9 @@ class FusedLearner:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from `state()`, or from that of a `Learner` of one agent."""
         self.generator.set_state(state["shuffle_rng"].cpu())  # sync: loading a checkpoint
-        self.optimised.counts.zero_()
         for name, parts in self._held().items():
             for key, part in parts.items():
-                part.copy_(state.get(f"{key}.{name}", torch.zeros(())))
+                part.copy_(state[f"{key}.{name}"])
         counts = next(iter(self._held().values()))["step"].clone()
         self.optimised.counts.copy_(counts.view(-1, 1))
 

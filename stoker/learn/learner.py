@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker.config.schema import PPOSettings
+from stoker.kernels.adam import Adam
 from stoker.learn.executor import stepping
 from stoker.types import LearnReport, LossFunction, Minibatch, Prepare, Rollout
 
@@ -36,13 +37,7 @@ class Learner:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.learning_rate = torch.tensor(settings.learning_rate, device=device)
         self.clip_range = torch.tensor(settings.clip_range, device=device)
-        self.optimiser = torch.optim.Adam(
-            self.parameters.values(),
-            lr=self.learning_rate,
-            eps=settings.adam_eps,
-            fused=True,
-            capturable=device.type == "cuda",
-        )
+        self.optimiser = Adam(self.parameters, settings.adam_eps)
         self._steps = stepping(self._step, executor)
         self._asks = asks and settings.target_kl is not None
         self._names: list[str] = []
@@ -100,17 +95,15 @@ class Learner:
         loss = self.loss(self.parameters, batch, self.clip_range)
         if self.settings.target_kl is not None:
             self._stopped |= loss.approx_kl > 1.5 * self.settings.target_kl
-        self.optimiser.zero_grad(set_to_none=True)
+        for parameter in self.parameters.values():
+            parameter.grad = None
         loss.total.backward()
         norm = nn.utils.clip_grad_norm_(
             self.parameters.values(), self.settings.max_grad_norm, foreach=True
         )
         finite = torch.isfinite(norm) & torch.isfinite(loss.total.detach())
-        # Adam skips its step on the device where found_inf is 1: no answer is fetched. Torch reads
-        # the attribute (as its GradScaler sets it) without declaring it.
         skip = self._stopped | ~finite | ~batch.valid.any()  # momentum would move it all the same
-        self.optimiser.found_inf = skip.to(norm.dtype)  # type: ignore[attr-defined]
-        self.optimiser.step()
+        self.optimiser.step(self.learning_rate, skip.to(norm.dtype))
         self._count({**loss.metrics, "train/grad_norm": norm}, finite, ~skip)
 
     def _count(self, measured: Mapping[str, Tensor], finite: Tensor, made: Tensor) -> None:
@@ -123,18 +116,10 @@ class Learner:
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's and the shuffling's state, by parameter name."""
-        state = {"shuffle_rng": self.generator.get_state()}
-        for name, parameter in self.parameters.items():
-            for key, value in self.optimiser.state.get(parameter, {}).items():
-                state[f"{key}.{name}"] = value
-        return state
+        return {"shuffle_rng": self.generator.get_state(), **self.optimiser.state}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.generator.set_state(state["shuffle_rng"].cpu())  # sync: loading a checkpoint
         self._steps.forget()
-        self.optimiser.state.clear()  # a state from before the first update has nothing to put here
-        for name, parameter in self.parameters.items():
-            for key in ("step", "exp_avg", "exp_avg_sq"):
-                if f"{key}.{name}" in state:
-                    value = state[f"{key}.{name}"].to(parameter.device)
-                    self.optimiser.state[parameter][key] = value.clone()
+        for name, value in self.optimiser.state.items():
+            value.copy_(state[name])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
@@ -54,14 +55,15 @@ class CategoricalHead(Head):
         super().__init__()
         self.raw_width = sum(nvec)
         widest = max(nvec)
-        start = torch.tensor([0, *nvec[:-1]]).cumsum(0)
-        choice = torch.arange(widest)
-        padding = choice[None, :] >= torch.tensor(nvec)[:, None]
-        place = (start[:, None] + choice).masked_fill(padding, 0)
+        # By NumPy: on torch's meta device, where sizes are asked for, this would import a compiler.
+        choice = np.arange(widest)
+        padded = choice >= np.array(nvec)[:, None]
+        start = np.cumsum([0, *nvec[:-1]])[:, None]
+        place = torch.tensor(np.where(padded, 0, start + choice).tolist())
         self._ragged = min(nvec) < widest
         self._shape = (len(nvec), widest)
         self.register_buffer("place", place, persistent=False)  # [A, widest]
-        self.register_buffer("padding", padding, persistent=False)
+        self.register_buffer("padding", torch.tensor(padded.tolist()), persistent=False)
 
     def _log_probs(self, raw: Tensor, mask: Tensor | None) -> Tensor:
         """Log-probabilities [n, A, widest]; impossible choices get a finite, vanishing one."""

@@ -106,3 +106,26 @@ def test_the_kernels_do_what_their_twin_does(agents: int, parts: int, size: int)
         adam.step_twin(theirs, gradient, measured, settings)
         for mine, twin in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine, twin, rtol=1e-4, atol=1e-6)
+
+
+def test_of_parameters_that_lie_apart_it_is_torchs_to_the_bit() -> None:
+    rng = torch.Generator().manual_seed(1)
+    shapes = {"a": (5, 3), "b": (3,), "c": ()}
+    ours = {n: torch.nn.Parameter(torch.randn(s, generator=rng)) for n, s in shapes.items()}
+    theirs = {n: torch.nn.Parameter(p.detach().clone()) for n, p in ours.items()}
+    rate = torch.tensor(0.01)
+    mine = adam.Adam(ours, 1e-5)
+    reference = torch.optim.Adam(theirs.values(), lr=rate, eps=1e-5, fused=True)
+    for number in range(6):
+        for name, parameter in ours.items():
+            parameter.grad = torch.randn(shapes[name], generator=rng)
+            theirs[name].grad = parameter.grad.clone()
+        skip = torch.tensor(float(number == 3))
+        reference.found_inf = skip  # type: ignore[attr-defined]
+        mine.step(rate, skip)
+        reference.step()
+        assert all(torch.equal(ours[name], theirs[name]) for name in shapes)
+    for name, parameter in theirs.items():
+        for key, value in reference.state[parameter].items():
+            assert torch.equal(mine.state[f"{key}.{name}"], value)
+    assert int(mine.state["step.a"]) == 5
