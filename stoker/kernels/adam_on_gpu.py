@@ -11,9 +11,9 @@ from torch import Tensor
 
 from stoker.kernels.adam import APPLIED, BETAS, STOP_AT, AdamTerms, Optimised
 
+_SUMMED = (64, 1024)  # the fewest and the most parameters a program of the first kernel; or more,
+_MOST_BLOCKS = 1024  # as so many add to the norm: each program of the second reads what all added
 _LOADED = 8192  # numbers at once, by a program of the first kernel
-_SUMMED = (64, 1024)  # the fewest and the most parameters of one
-_PARTS_AT_ONCE = 128
 _MEASURED = 8  # five, in a power of two
 
 
@@ -131,8 +131,8 @@ def step(optimised: Optimised, parts: Tensor, measured: Tensor, terms: AdamTerms
     """See `adam.step`."""
     agents, n_parts, size = parts.shape
     padded_parts = triton.next_power_of_2(n_parts)
-    at_once = min(padded_parts, _PARTS_AT_ONCE)
-    width = min(max(_LOADED // at_once, _SUMMED[0]), _SUMMED[1])
+    width = min(max(_LOADED // padded_parts, _SUMMED[0]), _SUMMED[1])
+    width = max(width, triton.next_power_of_2(triton.cdiv(size, _MOST_BLOCKS)))
     blocks = triton.cdiv(size, width)
     gradient = parts if n_parts == 1 else torch.empty_like(optimised.flat)
     squares = parts.new_empty(agents, blocks)
@@ -144,7 +144,7 @@ def step(optimised: Optimised, parts: Tensor, measured: Tensor, terms: AdamTerms
         size,
         blocks,
         width=width,
-        at_once=at_once,
+        at_once=min(padded_parts, max(1, _LOADED // width)),
         stores=n_parts > 1,
         num_warps=4,
     )

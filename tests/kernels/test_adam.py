@@ -94,7 +94,9 @@ def test_an_update_that_must_not_be_made_is_not_and_its_neighbours_are(bad: str)
         assert not torch.equal(ours.flat[1], before[0][1])
 
 
-@pytest.mark.parametrize(("agents", "parts", "size"), [(1, 1, 5), (1, 150, 3000), (3, 7, 1025)])
+@pytest.mark.parametrize(
+    ("agents", "parts", "size"), [(1, 1, 5), (1, 150, 3000), (3, 7, 1025), (1, 2, 70_000)]
+)
 def test_the_kernels_do_what_their_twin_does(agents: int, parts: int, size: int) -> None:
     adam_on_gpu = pytest.importorskip("stoker.kernels.adam_on_gpu", reason="needs Triton")
     ours, theirs = begun(agents, size), begun(agents, size)
