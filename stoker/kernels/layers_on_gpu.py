@@ -124,6 +124,7 @@ def observed(
     """Rows of `obs`, standardised."""
     column = tl.arange(0, padded)[None, :]
     x = tl.load(obs + row[:, None] * inputs + column, here[:, None] & (column < inputs), other=0.0)
+    x = x.to(tl.float32)
     if scaled:
         x = x - tl.load(centre + column, column < inputs, other=0.0)
         x = x * tl.load(scale + column, column < inputs, other=0.0)

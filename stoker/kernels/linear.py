@@ -91,7 +91,7 @@ def backward_input_twin(
 ) -> tuple[Tensor, Tensor]:
     """`backward_input_and_bias`, pass by pass."""
     d_in = _rounded(d_out, precision) @ _rounded(weight, precision)
-    d_in = d_in * _derivative(kept.float(), activation)
+    d_in = d_in * derivative(kept.float(), activation)
     return d_in.to(stored(precision)), d_in.sum(1)
 
 
@@ -116,7 +116,7 @@ def _rounded(operand: Tensor, precision: Precision) -> Tensor:
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu, "silu": F.silu}
 
 
-def _derivative(kept: Tensor, activation: Activation) -> Tensor:
+def derivative(kept: Tensor, activation: str) -> Tensor:
     """Of the activation, by what `forward` kept."""
     if activation == "tanh":
         return 1 - kept**2

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stoker.kernels import heads
+from stoker.kernels import heads, linear
 
 Moments = tuple[Tensor, Tensor]
 """Centre and scale of observations, [K, inputs] each."""
@@ -54,7 +54,7 @@ class Net(NamedTuple):
     shared: bool
     """The critic uses the actor's trunk."""
     actor: tuple[tuple[int, int], ...]
-    """Where the weight and the bias of each hidden layer begin."""
+    """Where the weight and the bias of each hidden layer begin; see `gradient` for none."""
     critic: tuple[tuple[int, int], ...]
     decide: tuple[int, int]
     judge: tuple[int, int]
@@ -203,6 +203,7 @@ def gradient(
     measured: Tensor,
     precision: str = "fp32",
     d_features: Tensor | None = None,
+    kept: Tensor | None = None,
 ) -> None:
     """The gradient of PPO's loss over the memory rows `index` [K, B], and what was measured of it.
 
@@ -212,6 +213,9 @@ def gradient(
 
     Without hidden layers `rows.obs` holds the minibatch's features, in the order of `index`: the
     actor's and the critic's, or one for both. Their gradient goes to `d_features`, of that shape.
+    With `kept`, of that shape too (see `linear.Activated`), it is the gradient before the
+    activation that made the features. Its sums over the rows go to `partial` where `actor` and
+    `critic`, of one layer each, have the bias of the layer that was activated.
     """
     if flat.is_cuda:
         from stoker.kernels import mlp_gradient_on_gpu
@@ -228,10 +232,11 @@ def gradient(
             measured,
             precision,
             d_features,
+            kept,
         )
     else:
         gradient_twin(
-            net, flat, moments, rows, index, spread, settings, partial, measured, d_features
+            net, flat, moments, rows, index, spread, settings, partial, measured, d_features, kept
         )
 
 
@@ -286,6 +291,7 @@ def gradient_twin(
     partial: Tensor,
     measured: Tensor,
     d_features: Tensor | None = None,
+    kept: Tensor | None = None,
 ) -> None:
     """`gradient`, in float32, by autograd; all of it goes to the first of the S parts."""
     row = index.long()
@@ -303,6 +309,11 @@ def gradient_twin(
     measured[:, 0] = terms
     if d_features is not None:
         d_features.copy_(gradients[1].flatten(1, 2))
+    if d_features is not None and kept is not None:
+        d_features.mul_(linear.derivative(kept, net.activation))
+        sums = d_features.unflatten(1, index.shape).sum(2)
+        for (_, bias), d_bias in zip((*net.actor, *net.critic), sums, strict=False):
+            partial[:, 0, bias : bias + net.inputs] = d_bias
 
 
 def _loss(
@@ -365,7 +376,7 @@ def _standardised(obs: Tensor, moments: Moments | None) -> Tensor:
 
 
 def _trunk(net: Net, flat: Tensor, places: tuple[tuple[int, int], ...], x: Tensor) -> Tensor:
-    for place, width in zip(places, net.hidden, strict=True):
+    for place, width in zip(places[: len(net.hidden)], net.hidden, strict=True):
         x = ACTIVATIONS[net.activation](_linear(flat, place, x, width))
     return x
 

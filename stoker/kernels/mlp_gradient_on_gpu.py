@@ -38,9 +38,11 @@ def _descend(
     partial,
     measured,
     d_features,
+    kept,
     rows,
     parts,
     parts_padded: tl.constexpr,
+    through: tl.constexpr,
     clips: tl.constexpr,
     normalize: tl.constexpr,
     scaled: tl.constexpr,
@@ -69,6 +71,8 @@ def _descend(
     for i in tl.static_range(depth):
         d_weights = d_weights + (layers_on_gpu.zeros(padded[i], padded[i + 1]),)
         d_biases = d_biases + (layers_on_gpu.zero_vector(padded[i + 1]),)
+    if through:
+        d_bias = layers_on_gpu.zero_vector(padded[0])
     share = 1.0 / rows
     if acts:
         to_raw = layers_on_gpu.weight(
@@ -156,8 +160,13 @@ def _descend(
                 d_h = d_value[:, None] * to_value[None, :]
         if depth == 0:
             column = tl.arange(0, padded[0])[None, :]
-            place = d_features + source[:, None] * widths[0] + column
-            tl.store(place, d_h, here[:, None] & (column < widths[0]))
+            place = source[:, None] * widths[0] + column
+            inside = here[:, None] & (column < widths[0])
+            if through:
+                z = tl.load(kept + place, inside, other=0.0).to(tl.float32)
+                d_h *= layers_on_gpu.slope(z, x, activation)
+                d_bias += tl.sum(d_h, 0)
+            tl.store(d_features + place, d_h, inside)
         more_weights = ()
         more_biases = ()
         for i in tl.static_range(depth):
@@ -179,6 +188,8 @@ def _descend(
         layers_on_gpu.store_vector(
             partial, trunk[2 * i + 1], d_biases[i], widths[i + 1], padded[i + 1]
         )
+    if through:
+        layers_on_gpu.store_vector(partial, trunk[1], d_bias, widths[0], padded[0])
     if acts:
         layers_on_gpu.store_weight(
             partial, decide[0], d_to_raw, widths[depth], outputs, padded[depth], outputs_padded
@@ -215,10 +226,12 @@ def _gradient(
     partial,
     measured,
     d_features,
+    kept,
     rows,
     parts,
     size,
     parts_padded: tl.constexpr,
+    through: tl.constexpr,
     clips: tl.constexpr,
     normalize: tl.constexpr,
     scaled: tl.constexpr,
@@ -273,9 +286,11 @@ def _gradient(
             partial,
             measured,
             d_features,
+            kept,
             rows,
             parts,
             parts_padded,
+            through,
             clips,
             normalize,
             scaled,
@@ -318,9 +333,11 @@ def _gradient(
                 partial,
                 measured,
                 d_features,
+                kept,
                 rows,
                 parts,
                 parts_padded,
+                through,
                 clips,
                 normalize,
                 scaled,
@@ -356,6 +373,7 @@ def gradient(
     measured: Tensor,
     precision: str,
     d_features: Tensor | None,
+    kept: Tensor | None = None,
     launch: Launch = GRADIENT,
 ) -> None:
     """See `mlp.gradient`."""
@@ -380,10 +398,12 @@ def gradient(
         partial,
         measured,
         flat if d_features is None else d_features,
+        flat if kept is None else kept,
         batch,
         parts,
         net.size,
         parts_padded=triton.next_power_of_2(parts),
+        through=kept is not None,
         clips=settings.clip_value is not None,
         normalize=settings.normalize,
         scaled=moments is not None,

@@ -100,7 +100,7 @@ def test_the_twins_are_what_autograd_makes_of_modules(
 
     first = linear.forward_twin(x, weights[0], biases[0], activation, precision)
     second = linear.forward_twin(first.out, weights[1], biases[1], activation, precision)
-    d_second = d_result * linear._derivative(second.kept.float(), activation)
+    d_second = d_result * linear.derivative(second.kept.float(), activation)
     d_first, d_bias = linear.backward_input_twin(
         d_second, weights[1], first.kept, activation, precision
     )

@@ -289,6 +289,39 @@ def test_without_a_trunk_the_features_have_a_gradient(case: Case) -> None:
         assert_measured(measured[k].sum(0), loss.metrics)
 
 
+def behind_an_activation(case: Case) -> tuple[Setting, Tensor, Tensor]:
+    """A setting whose rows have features, what was activated to make them, what of that is kept."""
+    made = make(case)
+    before = features_of(case, made)
+    features = mlp.ACTIVATIONS[case.activation](before)
+    size = made.net.size
+    net = made.net._replace(
+        actor=((-1, size),),
+        critic=((-1, size if case.shared else size + INPUTS),),
+        size=size + len(before) * INPUTS,
+    )
+    flat = nn.functional.pad(made.flat, (0, len(before) * INPUTS))
+    made = made._replace(net=net, flat=flat, rows=made.rows._replace(obs=features))
+    return made, before, before if case.activation == "silu" else features
+
+
+@pytest.mark.parametrize("activation", list(mlp.ACTIVATIONS))
+@pytest.mark.parametrize("case", WITHOUT_TRUNK, ids=str)
+def test_a_gradient_goes_on_through_the_activation_below(case: Case, activation: str) -> None:
+    case = case._replace(activation=activation)
+    made, before, kept = behind_an_activation(case)
+    (partial, measured), d_features = result(made, 2), torch.empty_like(before)
+    mlp.gradient_twin(*made[1:], partial, measured, d_features)
+    mlp.ACTIVATIONS[activation](before.requires_grad_()).backward(d_features)
+    assert before.grad is not None
+    mlp.gradient_twin(*made[1:], partial, measured, d_features, kept.detach())
+    torch.testing.assert_close(d_features, before.grad)
+    size = made.net.size
+    d_bias = partial[..., size - len(before) * INPUTS :].sum(1).unflatten(1, (len(before), -1))
+    by_agent = before.grad.unflatten(1, (case.agents, -1))
+    torch.testing.assert_close(d_bias, by_agent.sum(2).transpose(0, 1))
+
+
 def test_a_net_too_wide_does_not_fit() -> None:
     net = make(Case()).net
     assert mlp.fits(net)
@@ -334,7 +367,9 @@ def test_the_kernel_values_as_its_twin(case: Case, some: bool) -> None:
 TOLERANCES = {"fp32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}
 
 
-def kernels_gradient(made: Setting, parts: int, precision: str, *, block: int = 16) -> Any:
+def kernels_gradient(
+    made: Setting, parts: int, precision: str, kept: Tensor | None = None, *, block: int = 16
+) -> Any:
     """Gradient, measurements and the features' gradient as the kernel has them."""
     from stoker.kernels import mlp_gradient_on_gpu
 
@@ -347,6 +382,7 @@ def kernels_gradient(made: Setting, parts: int, precision: str, *, block: int = 
         measured,
         precision,
         d_features,
+        move(kept),
         mlp_gradient_on_gpu.GRADIENT._replace(block=block),
     )
     return [part.cpu() for part in (partial, measured, d_features) if part is not None]
@@ -377,6 +413,18 @@ def test_less_precise_products_give_nearly_the_same_gradient(precision: str) -> 
     exact = kernels_gradient(made, 2, "fp32")[0].sum(1)
     rounded = kernels_gradient(made, 2, precision)[0].sum(1)
     assert (rounded - exact).norm() < TOLERANCES[precision] * exact.norm()
+
+
+@needs_triton
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+@pytest.mark.parametrize("case", WITHOUT_TRUNK, ids=str)
+def test_the_kernel_goes_on_through_the_activation_below(case: Case, activation: str) -> None:
+    made, before, kept = behind_an_activation(case._replace(activation=activation))
+    (partial, measured), d_features = result(made, 1), torch.empty_like(before)
+    mlp.gradient_twin(*made[1:], partial, measured, d_features, kept)
+    found = kernels_gradient(made, 3, "fp32", kept)
+    torch.testing.assert_close(found[0].sum(1), partial.sum(1), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found[2], d_features, rtol=1e-4, atol=1e-6)
 
 
 @needs_triton
