@@ -141,6 +141,7 @@ def _forward(
     bias,
     out,
     kept,
+    limit,
     rows,
     inputs,
     outputs,
@@ -151,6 +152,7 @@ def _forward(
     weight_input,
     bias_network,
     bias_output,
+    limited: tl.constexpr,
     activation: tl.constexpr,
     hardware_tanh: tl.constexpr,
     whole_depth: tl.constexpr,
@@ -165,14 +167,19 @@ def _forward(
     network = tl.program_id(1).to(tl.int64)
     first, row = (row_block * block_rows).to(tl.int64), tl.arange(0, block_rows)
     column = column_block * block_columns + tl.arange(0, block_columns)
+    left = rows - first
+    depth = inputs
+    if limited:
+        left = tl.minimum(rows, tl.load(limit)) - first
+        depth = tl.where(left > 0, inputs, 0)
     total = _product(
         x + network * x_network + first * x_row,
         weight + network * weight_network,
         row,
         column,
-        rows - first,
+        left,
         outputs,
-        inputs,
+        depth,
         x_row,
         weight_input,
         weight_output,
@@ -188,7 +195,7 @@ def _forward(
     total += added.to(tl.float32)[None, :]
     block = (network * rows + first) * outputs
     place = row[:, None] * outputs + column[None, :]
-    here = (row < rows - first)[:, None] & (column < outputs)[None, :]
+    here = (row < left)[:, None] & (column < outputs)[None, :]
     result = _activated(total, activation, hardware_tanh)
     tl.store(out + block + place, result.to(out.dtype.element_ty), here)
     if activation == "silu":
@@ -262,8 +269,9 @@ def forward(
     activation: Activation,
     precision: Precision,
     tile: Tile | None = None,
+    limit: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `linear.forward`."""
+    """See `linear.forward`. No row from `limit` on, one number on the device, is computed."""
     networks, outputs, inputs = weight.shape
     x = by_network(x, networks)
     rows = x.shape[1]
@@ -276,12 +284,14 @@ def forward(
         bias,
         out,
         kept,
+        out if limit is None else limit,
         rows,
         inputs,
         outputs,
         *x.stride()[:2],
         *weight.stride(),
         *bias.stride(),
+        limited=limit is not None,
         activation=activation,
         hardware_tanh=HARDWARE_TANH and precision == "bf16",
         whole_depth=inputs % tile.depth == 0,

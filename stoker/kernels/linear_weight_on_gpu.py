@@ -129,16 +129,22 @@ def backward_weight(
     way: WeightWay | None = None,
     tile: Tile | None = None,
     splits: int | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `linear.backward_weight`; `splits` shares of the rows are summed one by one."""
+    """See `linear.backward_weight`; `splits` shares of the rows are summed one by one.
+
+    The weight's gradient is written to `out` where that is given, with any strides.
+    """
     way = way or ("kernel" if x.shape[-1] <= NARROW else WEIGHT_WAY[precision])
+    if out is None:
+        out = torch.empty(*d_out.shape[::2], x.shape[-1], device=d_out.device)
     if way == "library":
-        d_weight = _weight_by_library(d_out, x.to(d_out.dtype), splits)
+        d_weight = _weight_by_library(d_out, x.to(d_out.dtype), splits, out)
         return d_weight, sum_columns(d_out) if d_bias is None else d_bias
     on_the_way = d_bias is None and x.shape[-1] <= NARROW
-    d_weight, sums = _weight_by_kernel(d_out, x, precision, tile, splits, on_the_way)
+    d_weight, sums = _weight_by_kernel(d_out, x, precision, tile, splits, on_the_way, out)
     if d_bias is None:
-        d_bias = sums if on_the_way else sum_columns(d_out)
+        d_bias = sum_columns(d_out) if sums is None else sums
     return d_weight, d_bias
 
 
@@ -149,7 +155,8 @@ def _weight_by_kernel(
     tile: Tile | None,
     splits: int | None,
     sum_columns: bool,
-) -> tuple[Tensor, Tensor]:
+    out: Tensor,
+) -> tuple[Tensor, Tensor | None]:
     """The gradient of `weight`, and the column sums of `d_out` where they are asked for."""
     (networks, rows, outputs), inputs = d_out.shape, x.shape[-1]
     d_out, x = by_network(d_out, networks), by_network(x, networks)
@@ -180,11 +187,11 @@ def _weight_by_kernel(
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    total = partial.sum(0)
-    return total[..., :inputs], total[..., -1]
+    d_weight = torch.sum(partial[..., :inputs], 0, out=out)
+    return d_weight, partial[..., -1].sum(0) if sum_columns else None
 
 
-def _weight_by_library(d_out: Tensor, x: Tensor, splits: int | None) -> Tensor:
+def _weight_by_library(d_out: Tensor, x: Tensor, splits: int | None, out: Tensor) -> Tensor:
     """The gradient of `weight`, a product for each share of the rows, so that they fill the GPU."""
     networks, rows, outputs = d_out.shape
     splits = splits or _library_splits(networks, rows, outputs, x.shape[-1])
@@ -194,7 +201,7 @@ def _weight_by_library(d_out: Tensor, x: Tensor, splits: int | None) -> Tensor:
         partial = _products(left.flatten(0, 1), right.flatten(0, 1)).unflatten(0, (networks, -1))
     else:
         partial = torch.stack([_products(left[network], right) for network in range(networks)])
-    return partial[:, 0] if splits == 1 else partial.sum(1)
+    return torch.sum(partial, 1, out=out)
 
 
 def _library_splits(networks: int, rows: int, outputs: int, inputs: int) -> int:

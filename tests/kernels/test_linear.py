@@ -223,6 +223,32 @@ def test_rows_may_lie_apart(kernels: Any) -> None:
         assert_near(one, other, "fp32")
 
 
+@pytest.mark.parametrize("limit", [0, 16, 21, 100])
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+def test_rows_past_a_limit_are_left_alone(
+    kernels: Any, small: Any, activation: Any, limit: int
+) -> None:
+    x, weight, bias, _, _ = layer(2, 40, 18, 24, "fp32")
+    x[:, limit:] = float("nan")
+    place = torch.full((), limit, dtype=torch.int32, device=DEVICE)
+    found = kernels.forward(x, weight, bias, activation, "fp32", small, place)
+    expected = linear.forward_twin(x, weight, bias, activation, "fp32")
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one[:, :limit], other[:, :limit])
+
+
+@pytest.mark.parametrize("way", ["kernel", "library"])
+def test_a_weights_gradient_goes_where_it_is_wanted(kernels: Any, way: Any) -> None:
+    x, _, _, d_out, _ = layer(2, 40, 18, 24, "fp32")
+    room = torch.full((2, 1000), 7.0, device=DEVICE)
+    out = room[:, 5 : 5 + 24 * 18].unflatten(1, (24, 18))
+    found, _ = kernels.backward_weight(d_out, x, "fp32", way=way, out=out)
+    assert found.data_ptr() == out.data_ptr()
+    assert_near(out, linear.backward_weight_twin(d_out, x, "fp32")[0], "fp32")
+    assert (room[:, :5] == 7.0).all()
+    assert (room[:, 5 + 24 * 18 :] == 7.0).all()
+
+
 @pytest.mark.parametrize("way", ["kernel", "library", "ones"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("rows", "outputs"), [(1, 1), (1000, 130), (64, 128)])
