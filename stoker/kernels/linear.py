@@ -116,7 +116,7 @@ def _rounded(operand: Tensor, precision: Precision) -> Tensor:
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu, "silu": F.silu}
 
 
-def derivative(kept: Tensor, activation: str) -> Tensor:
+def derivative(kept: Tensor, activation: Activation) -> Tensor:
     """Of the activation, by what `forward` kept."""
     if activation == "tanh":
         return 1 - kept**2

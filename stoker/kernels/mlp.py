@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stoker.kernels import heads, linear
+from stoker.kernels.linear import Activation, Precision
 
 Moments = tuple[Tensor, Tensor]
 """Centre and scale of observations, [K, inputs] each."""
@@ -44,7 +45,7 @@ class Net(NamedTuple):
     inputs: int
     hidden: tuple[int, ...]
     """Widths of a trunk's layers; without any, actor and critic are a layer each on features."""
-    activation: str
+    activation: Activation
     head: str
     """One of `heads.HEADS`."""
     nvec: tuple[int, ...]
@@ -93,7 +94,7 @@ def layout(
     names_and_shapes: Iterable[tuple[str, torch.Size]],
     inputs: int,
     hidden: tuple[int, ...],
-    activation: str,
+    activation: Activation,
     head: str,
     nvec: tuple[int, ...],
     outputs: int,
@@ -158,7 +159,7 @@ def act(
     noise: Tensor,
     action: Tensor,
     log_prob: Tensor,
-    precision: str = "fp32",
+    precision: Precision = "fp32",
 ) -> None:
     """Draw an `action` [K * n, A] for every row of `obs` [K * n, inputs], and its `log_prob`.
 
@@ -180,7 +181,7 @@ def value(
     wanted: Tensor | None,
     out: Tensor,
     n: int,
-    precision: str = "fp32",
+    precision: Precision = "fp32",
 ) -> None:
     """Write V of the R memory rows `obs` [R, inputs] to `out` [R]: 0 where not `wanted` [R]."""
     if flat.is_cuda:
@@ -201,7 +202,7 @@ def gradient(
     settings: PpoTerms,
     partial: Tensor,
     measured: Tensor,
-    precision: str = "fp32",
+    precision: Precision = "fp32",
     d_features: Tensor | None = None,
     kept: Tensor | None = None,
 ) -> None:

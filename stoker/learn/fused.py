@@ -14,6 +14,7 @@ from torch import Tensor
 from stoker.config.schema import PPOSettings
 from stoker.kernels import adam, mlp, scan, shuffle
 from stoker.kernels.adam import AdamTerms, Optimised
+from stoker.kernels.linear import Precision
 from stoker.kernels.mlp import Net, PpoTerms, Rows
 from stoker.storage.on_device import DeviceStorage
 from stoker.types import LearnReport, Way, as_it_is
@@ -60,7 +61,7 @@ class FusedLearner:
         seeds: Tensor,
         number: Tensor,
         generator: torch.Generator,
-        precision: str,
+        precision: Precision,
         way: Way = as_it_is,
     ) -> None:
         self._way = way
