@@ -18,10 +18,11 @@ from stoker.kernels.tiles_on_gpu import (
     INTERPRETED,
     PROCESSORS,
     Tile,
+    block_product,
     by_network,
     clipped,
     input_precision_of,
-    multiplied,
+    placed,
 )
 
 TILES: dict[Precision, tuple[Tile, ...]] = {
@@ -45,54 +46,6 @@ SHALLOW = 64
 
 HARDWARE_TANH = True
 """In bf16, one instruction with an error of 2^-11 at most, which bfloat16 would not show."""
-
-
-@triton.jit
-def _place(down, across, band: tl.constexpr):
-    """Block row and block column of this program; bands of rows come one after another."""
-    program = tl.program_id(0)
-    first = program // (band * across) * band
-    height = tl.minimum(down - first, band)
-    inside = program % (band * across)
-    return first + inside % height, inside // height
-
-
-@triton.jit
-def _product(
-    left,
-    right,
-    row,
-    column,
-    rows,
-    columns,
-    depth,
-    left_row,
-    right_depth,
-    right_column,
-    whole_depth: tl.constexpr,
-    input_precision: tl.constexpr,
-    block_rows: tl.constexpr,
-    block_columns: tl.constexpr,
-    block_depth: tl.constexpr,
-):
-    """A block of left [rows, depth] @ right [depth, columns]; zeros past the edges."""
-    k = tl.arange(0, block_depth)
-    left_at = left + row[:, None] * left_row + k[None, :]
-    right_at = right + k[:, None] * right_depth + column[None, :] * right_column
-    left_here, right_here = (row < rows)[:, None], (column < columns)[None, :]
-    total = tl.zeros([block_rows, block_columns], tl.float32)
-    for start in range(0, depth, block_depth):
-        if whole_depth:
-            a = tl.load(left_at, left_here, other=0.0)
-            b = tl.load(right_at, right_here, other=0.0)
-        else:
-            inside = k < depth - start
-            a = tl.load(left_at, left_here & inside[None, :], other=0.0)
-            b = tl.load(right_at, right_here & inside[:, None], other=0.0)
-        total = multiplied(a.to(b.dtype), b, total, input_precision)
-        left_at += block_depth
-        right_at += block_depth * right_depth
-    return total
 
 
 @triton.jit
@@ -121,7 +74,7 @@ def _activated(x, activation: tl.constexpr, hardware_tanh: tl.constexpr):
 
 
 @triton.jit
-def _derivative(kept, activation: tl.constexpr):
+def derivative(kept, activation: tl.constexpr):
     if activation == "tanh":
         result = 1 - kept * kept
     elif activation == "relu":
@@ -163,7 +116,7 @@ def _forward(
     band: tl.constexpr,
 ):
     down, across = tl.cdiv(rows, block_rows), tl.cdiv(outputs, block_columns)
-    row_block, column_block = _place(down, across, band)
+    row_block, column_block = placed(down, across, band)
     network = tl.program_id(1).to(tl.int64)
     first, row = (row_block * block_rows).to(tl.int64), tl.arange(0, block_rows)
     column = column_block * block_columns + tl.arange(0, block_columns)
@@ -172,7 +125,7 @@ def _forward(
     if limited:
         left = tl.minimum(rows, tl.load(limit)) - first
         depth = tl.where(left > 0, inputs, 0)
-    total = _product(
+    total = block_product(
         x + network * x_network + first * x_row,
         weight + network * weight_network,
         row,
@@ -229,11 +182,11 @@ def _backward_input(
     band: tl.constexpr,
 ):
     down, across = tl.cdiv(rows, block_rows), tl.cdiv(inputs, block_columns)
-    row_block, column_block = _place(down, across, band)
+    row_block, column_block = placed(down, across, band)
     network = tl.program_id(1).to(tl.int64)
     first, row = (row_block * block_rows).to(tl.int64), tl.arange(0, block_rows)
     column = column_block * block_columns + tl.arange(0, block_columns)
-    total = _product(
+    total = block_product(
         d_out + network * d_out_network + first * d_out_row,
         weight + network * weight_network,
         row,
@@ -253,7 +206,7 @@ def _backward_input(
     here = (row < rows - first)[:, None] & (column < inputs)[None, :]
     kept_block = kept + network * kept_network + first * kept_row
     below = tl.load(kept_block + row[:, None] * kept_row + column[None, :], here, other=0.0)
-    total *= _derivative(below.to(tl.float32), activation)
+    total *= derivative(below.to(tl.float32), activation)
     block = d_in + (network * rows + first) * inputs
     place = row[:, None] * inputs + column[None, :]
     tl.store(block + place, total.to(d_in.dtype.element_ty), here)
@@ -275,10 +228,10 @@ def forward(
     networks, outputs, inputs = weight.shape
     x = by_network(x, networks)
     rows = x.shape[1]
-    tile = _fitting(tile, precision, networks, rows, outputs, inputs)
+    tile = fitting(tile, precision, networks, rows, outputs, inputs)
     out = torch.empty(networks, rows, outputs, dtype=stored(precision), device=x.device)
     kept = torch.empty_like(out) if activation == "silu" else out
-    _forward[_grid(tile, networks, rows, outputs)](
+    _forward[grid_of(tile, networks, rows, outputs)](
         x,
         weight,
         bias,
@@ -342,15 +295,14 @@ def _input_gradient(
 ) -> tuple[Tensor, Tensor]:
     """`d_in`, and its column sums by blocks of rows, [G, blocks, I], where they are asked for."""
     networks, outputs, inputs = weight.shape
-    if precision == "tf32" and weight.stride(1) != 1:
-        weight = weight.mT.contiguous().mT  # matrix units read float32 along the depth alone
+    weight = along_depth(weight, precision)
     d_out, kept = by_network(d_out, networks), by_network(kept, networks)
     rows = d_out.shape[1]
-    tile = _fitting(tile, precision, networks, rows, inputs, outputs)
+    tile = fitting(tile, precision, networks, rows, inputs, outputs)
     d_in = torch.empty(networks, rows, inputs, dtype=stored(precision), device=d_out.device)
     blocks = triton.cdiv(rows, tile.rows) if sum_columns else 0
     sums = torch.empty(networks, blocks, inputs, device=d_out.device)
-    _backward_input[_grid(tile, networks, rows, inputs)](
+    _backward_input[grid_of(tile, networks, rows, inputs)](
         d_out,
         weight,
         kept,
@@ -376,7 +328,14 @@ def _input_gradient(
     return d_in, sums
 
 
-def _fitting(
+def along_depth(weight: Tensor, precision: Precision) -> Tensor:
+    """A weight [G, O, I] to be multiplied by from the left, as matrix units read it best."""
+    if precision == "tf32" and weight.stride(1) != 1:
+        return weight.mT.contiguous().mT  # they read float32 along the depth alone
+    return weight
+
+
+def fitting(
     tile: Tile | None, precision: Precision, networks: int, rows: int, columns: int, depth: int
 ) -> Tile:
     """`tile`, or the first of the table that leaves no processor idle; no larger than needed."""
@@ -387,10 +346,10 @@ def _fitting(
 
 
 def _busy(tile: Tile, networks: int, rows: int, columns: int) -> bool:
-    return prod(_grid(tile, networks, rows, columns)) >= PROCESSORS
+    return prod(grid_of(tile, networks, rows, columns)) >= PROCESSORS
 
 
-def _grid(tile: Tile, networks: int, rows: int, columns: int) -> tuple[int, int]:
+def grid_of(tile: Tile, networks: int, rows: int, columns: int) -> tuple[int, int]:
     return triton.cdiv(rows, tile.rows) * triton.cdiv(columns, tile.columns), networks
 
 

@@ -33,6 +33,54 @@ def multiplied(a, b, total, input_precision: tl.constexpr):
     return tl.dot(a, b, total, input_precision=input_precision)
 
 
+@triton.jit
+def placed(down, across, band: tl.constexpr):
+    """Block row and block column of this program; bands of rows come one after another."""
+    program = tl.program_id(0)
+    first = program // (band * across) * band
+    height = tl.minimum(down - first, band)
+    inside = program % (band * across)
+    return first + inside % height, inside // height
+
+
+@triton.jit
+def block_product(
+    left,
+    right,
+    row,
+    column,
+    rows,
+    columns,
+    depth,
+    left_row,
+    right_depth,
+    right_column,
+    whole_depth: tl.constexpr,
+    input_precision: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_columns: tl.constexpr,
+    block_depth: tl.constexpr,
+):
+    """A block of left [rows, depth] @ right [depth, columns]; zeros past the edges."""
+    k = tl.arange(0, block_depth)
+    left_at = left + row[:, None] * left_row + k[None, :]
+    right_at = right + k[:, None] * right_depth + column[None, :] * right_column
+    left_here, right_here = (row < rows)[:, None], (column < columns)[None, :]
+    total = tl.zeros([block_rows, block_columns], tl.float32)
+    for start in range(0, depth, block_depth):
+        if whole_depth:
+            a = tl.load(left_at, left_here, other=0.0)
+            b = tl.load(right_at, right_here, other=0.0)
+        else:
+            inside = k < depth - start
+            a = tl.load(left_at, left_here & inside[None, :], other=0.0)
+            b = tl.load(right_at, right_here & inside[:, None], other=0.0)
+        total = multiplied(a.to(b.dtype), b, total, input_precision)
+        left_at += block_depth
+        right_at += block_depth * right_depth
+    return total
+
+
 def clipped(tile: Tile, rows: int, columns: int, depth: int) -> Tile:
     """The tile, no larger than a result of this size needs; matrix units want 16 at least."""
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from stoker.kernels import layers_on_gpu, linear_on_gpu, mlp_gradient_on_gpu, mlp_on_gpu
 from stoker.kernels.layers_on_gpu import Launch
 from stoker.kernels.linear import Precision, stored
+from stoker.kernels.linear_first_on_gpu import MOST_INPUTS, backward_first
 from stoker.kernels.linear_weight_on_gpu import backward_weight
 from stoker.kernels.mlp import MEASURED, Moments, Net, PpoTerms, Rows
 from stoker.kernels.tiles_on_gpu import PROCESSORS
@@ -181,10 +182,13 @@ def gradient(
     )
     for i in range(len(net.hidden) - 1, -1, -1):
         backward_weight(d_out, made.given[i], precision, into.biases[i], out=into.weights[i])
+        below = (d_out, layers.weights[i], made.kept[i - 1])
+        if i == 1 and net.inputs <= MOST_INPUTS:
+            first = into.weights[0], into.biases[0]
+            backward_first(*below, x, net.activation, precision, out=first)
+            break
         if i:
-            d_out, d_bias = linear_on_gpu.backward_input_and_bias(
-                d_out, layers.weights[i], made.kept[i - 1], net.activation, precision
-            )
+            d_out, d_bias = linear_on_gpu.backward_input_and_bias(*below, net.activation, precision)
             into.biases[i - 1].copy_(d_bias)
 
 

@@ -223,6 +223,27 @@ def test_rows_may_lie_apart(kernels: Any) -> None:
         assert_near(one, other, "fp32")
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_first_layers_gradients_are_the_twins(
+    kernels: Any, small: Any, activation: Any, precision: Any, shared: bool
+) -> None:
+    from stoker.kernels.linear_first_on_gpu import backward_first
+
+    _, weight, _, d_out, kept = layer(2, 67, 40, 24, precision)
+    x = numbers(67, 4, seed=7) if shared else numbers(2, 67, 4, seed=7)
+    d_middle, _ = linear.backward_input_twin(d_out, weight, kept, activation, precision)
+    expected = linear.backward_weight_twin(d_middle, x, precision)
+    room = torch.empty(2, 200, device=DEVICE)
+    out = room[:, :160].unflatten(1, (40, 4)), room[:, 160:]
+    given = (d_out, weight, kept, x, activation, precision)
+    for found in (backward_first(*given), backward_first(*given, small, out)):
+        for one, other in zip(found, expected, strict=True):
+            assert_near(one, other, precision)
+    assert found is out
+
+
 @pytest.mark.parametrize("limit", [0, 16, 21, 100])
 @pytest.mark.parametrize("activation", ["tanh", "silu"])
 def test_rows_past_a_limit_are_left_alone(
@@ -300,10 +321,10 @@ def test_shares_for_the_library_are_equal(
 
 def test_tiles_are_chosen_by_shape(kernels: Any) -> None:
     large, *_, smallest = kernels.TILES["bf16"]
-    assert kernels._fitting(None, "bf16", 2, 32768, 1024, 512) == large
-    few = kernels._fitting(None, "bf16", 1, 100, 64, 512)
+    assert kernels.fitting(None, "bf16", 2, 32768, 1024, 512) == large
+    few = kernels.fitting(None, "bf16", 1, 100, 64, 512)
     assert few == smallest
-    shallow = kernels._fitting(None, "bf16", 2, 32768, 1024, 4)
+    shallow = kernels.fitting(None, "bf16", 2, 32768, 1024, 4)
     assert (shallow.rows, shallow.columns, shallow.depth) == (128, 128, 16)
 
 

@@ -126,9 +126,13 @@ def test_the_kernels_value_as_the_twin(
 
 @needs_triton
 @each_case
-def test_the_kernels_gradient_is_the_twins(case: Case) -> None:
+@pytest.mark.parametrize("narrow", [True, False])
+def test_the_kernels_gradient_is_the_twins(
+    case: Case, narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stoker.kernels import wide_on_gpu
 
+    monkeypatch.setattr(wide_on_gpu, "MOST_INPUTS", 5 if narrow else 4)
     made = make(case)
     partial, measured = move(result(made, 1))
     wide_on_gpu.gradient(*move(made[1:]), partial, measured, "fp32")
