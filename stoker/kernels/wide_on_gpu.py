@@ -28,6 +28,7 @@ HEAD_NUMBERS = 8192
 """Features of a tile of rows that a program of the last kernel holds."""
 HEAD_PARTS = 4 * PROCESSORS
 """Programs that share the rows of the last kernel, at most."""
+HEAD_WARPS = 8
 
 _FETCHED_NUMBERS = 4096  # by one program
 
@@ -313,4 +314,4 @@ def brought_together(wanted: Tensor) -> tuple[Tensor, Tensor]:
 def head_launch(net: Net) -> Launch:
     """Of kernels that hold whole rows of features."""
     rows = HEAD_NUMBERS // layers_on_gpu.padded(net.hidden[-1])
-    return Launch(block=max(layers_on_gpu.NARROWEST, min(64, rows)), num_warps=4)
+    return Launch(block=max(layers_on_gpu.NARROWEST, min(64, rows)), num_warps=HEAD_WARPS)
