@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from stoker.kernels.mlp import CLIP, Net
+from stoker.kernels.tiles_on_gpu import multiplied
 
 NARROWEST = 16
 """The narrowest matrix that a GPU multiplies in one piece."""
@@ -48,19 +49,15 @@ def described(net: Net, precision: str) -> dict[str, Any]:
 
 @triton.jit
 def product(a, b, precision: tl.constexpr):
-    if precision == "bf16":
-        product = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
-    else:
-        product = tl.dot(a, b, input_precision=precision)
-    return product
+    return product_added(a, b, tl.zeros([a.shape[0], b.shape[1]], tl.float32), precision)
 
 
 @triton.jit
 def product_added(a, b, total, precision: tl.constexpr):
     if precision == "bf16":
-        total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
+        total = multiplied(a.to(tl.bfloat16), b.to(tl.bfloat16), total, "tf32")
     else:
-        total = tl.dot(a, b, total, input_precision=precision)
+        total = multiplied(a, b, total, precision)
     return total
 
 

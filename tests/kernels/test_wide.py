@@ -141,6 +141,20 @@ def test_the_kernels_gradient_is_the_twins(
     torch.testing.assert_close(measured.cpu(), expected[1], rtol=1e-4, atol=1e-6)
 
 
+@needs_triton
+@each_case
+def test_bfloat16_changes_the_gradient_by_rounding_alone(case: Case) -> None:
+    """With nothing so near a limit that rounding carries it over."""
+    from stoker.kernels import wide_on_gpu
+
+    made = make(case._replace(clip_value=None, scaled=False, n=32, batch=100))
+    made = made._replace(terms=made.terms._replace(clip=torch.full((1,), 10.0)))
+    partial, measured = move(result(made, 1))
+    wide_on_gpu.gradient(*move(made[1:]), partial, measured, "bf16")
+    expected = taught(made, mlp.gradient_twin)[0]
+    assert (partial.cpu() - expected).norm() < 0.1 * expected.norm()
+
+
 @needs_gpu
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("fp32", 1e-5), ("tf32", 1e-2), ("bf16", 0.1)]
