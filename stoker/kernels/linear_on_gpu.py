@@ -5,7 +5,8 @@ The constants in capitals are what `bench.kernels_wide` measures alternatives to
 
 from __future__ import annotations
 
-from math import prod
+import functools
+import math
 
 import torch
 import triton
@@ -340,13 +341,29 @@ def fitting(
 ) -> Tile:
     """`tile`, or the first of the table that leaves no processor idle; no larger than needed."""
     if tile is None:
-        tiles = TILES[precision][depth <= SHALLOW :]
+        tiles = [t for t in TILES[precision][depth <= SHALLOW :] if _held(t, precision) <= _room()]
+        tiles = tiles or [TILES[precision][-1]]
         tile = next((t for t in tiles if _busy(t, networks, rows, columns)), tiles[-1])
     return clipped(tile, tile.rows, columns, depth)
 
 
+def _held(tile: Tile, precision: Precision) -> int:
+    """Bytes of operands that a program keeps at hand."""
+    across = (tile.rows + tile.columns) * tile.depth
+    return tile.stages * across * stored(precision).itemsize
+
+
+@functools.cache
+def _room() -> float:
+    """Bytes that a program may keep at hand on this chip."""
+    if not torch.cuda.is_available():
+        return math.inf
+    chip = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return getattr(chip, "shared_memory_per_block_optin", math.inf)  # not all have it
+
+
 def _busy(tile: Tile, networks: int, rows: int, columns: int) -> bool:
-    return prod(grid_of(tile, networks, rows, columns)) >= PROCESSORS
+    return math.prod(grid_of(tile, networks, rows, columns)) >= PROCESSORS
 
 
 def grid_of(tile: Tile, networks: int, rows: int, columns: int) -> tuple[int, int]:

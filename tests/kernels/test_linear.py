@@ -328,6 +328,15 @@ def test_tiles_are_chosen_by_shape(kernels: Any) -> None:
     assert (shallow.rows, shallow.columns, shallow.depth) == (128, 128, 16)
 
 
+def test_a_small_chip_gets_smaller_tiles(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    for kilobytes in (227, 99, 64, 16):
+        monkeypatch.setattr(kernels, "_room", lambda held=kilobytes: held * 1024)
+        tile = kernels.fitting(None, "bf16", 2, 32768, 1024, 512)
+        chosen.append((tile.rows, tile.columns))
+    assert chosen == [(128, 256), (128, 128), (64, 64), (64, 64)]
+
+
 def test_without_triton_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "stoker.kernels.linear_on_gpu", raising=False)
