@@ -234,6 +234,7 @@ ON_THE_DEVICE = {
     "collect/on_device",
     "learn/whole",
     "storage/on_device",
+    "pools/on_device",
     "pools/tensor",
     "pools/draws",
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stoker.errors import BadValueError
-from stoker.pools.tensor import TensorPool
+from stoker.pools.on_device import DevicePool
 from stoker.storage.on_device import DeviceStorage
 from stoker.types import Clock, Policy, Way, as_it_is
 
@@ -59,7 +59,7 @@ class DeviceCollector:
 
     def __init__(
         self,
-        pool: TensorPool,
+        pool: DevicePool,
         policy: Policy,
         storage: DeviceStorage,
         clock: Clock,
@@ -129,13 +129,13 @@ class DeviceCollector:
         return state | {"busy": busy, "noise_rng": self.policy.generator.get_state().numpy()}
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Go on from `state()`: everyone stands where it stood, so nobody began anew."""
+        """Go on from `state()`; which environments could not, and began anew."""
         self.policy.generator.set_state(torch.from_numpy(state["noise_rng"]))
         held = {name: torch.from_numpy(v) for name, v in state.items() if name not in _NOT_OURS}
-        self.episodes.restore(held)
-        self.pool.restore(held)
+        began_anew = self.pool.restore(held)
+        self.episodes.restore(held, began_anew)
         self.storage.end(self.pool.obs)
-        return np.empty(0, np.int64)
+        return began_anew
 
     def close(self) -> None:
         """Nothing runs between two calls."""
@@ -248,9 +248,10 @@ class DeviceEpisodes:
         """Copies, by name."""
         return {name: value.clone() for name, value in self._named().items()}
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: dict[str, Tensor], began_anew: np.ndarray) -> None:
         for name, mine in self._named().items():
             mine.copy_(state[name])
+        self.held.running[:, torch.from_numpy(began_anew)] = 0.0
 
     def _named(self) -> dict[str, Tensor]:
         return dict(zip(("running", "ended", "episodes"), self.held, strict=True))

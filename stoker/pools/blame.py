@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stoker.errors import BadValueError, EnvError
+from stoker.errors import BadValueError, EnvError, StokerError
 
 CHECK = "Mend the environment (gymnasium.utils.env_checker.check_env finds such mistakes)."
 API = {
@@ -32,6 +34,20 @@ def blame(
         f"{circumstances(seed, action)}\n{traceback.format_exc().rstrip()}"
         + (f"\n{advice}" if advice else "")
     )
+
+
+@contextmanager
+def blaming(name: str, where: str) -> Iterator[None]:
+    """What is raised in here is an `EnvError` of many environments at once, which says so."""
+    try:
+        yield
+    except StokerError:
+        raise
+    except Exception as error:
+        raise EnvError(
+            f"{name} raised {type(error).__name__} in {where}(): {error}\n"
+            f"{traceback.format_exc().rstrip()}"
+        ) from error
 
 
 def refusal(

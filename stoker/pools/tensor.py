@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from stoker.errors import EnvError, StokerError
-from stoker.pools.base import BasePool
+from stoker.errors import EnvError
+from stoker.pools.actions import ActionDecoder
+from stoker.pools.blame import blaming
 from stoker.pools.draws import TensorRng, key_of
+from stoker.pools.on_device import DevicePool, on_host, where_over, write
 from stoker.pools.spaces import describe
 from stoker.types import (
     PLAIN,
-    ActionSpec,
     DeviceObs,
     EnvSpec,
-    EpisodeJournal,
-    HostObs,
     Rng,
-    StepBatch,
     TensorBatch,
     TensorEnv,
     TensorState,
@@ -52,28 +47,16 @@ class Blamed:
         self.observation_space, self.action_space = env.observation_space, env.action_space
 
     def initial(self, n: int, rng: Rng) -> TensorState:
-        with self._blame("initial"):
+        with blaming(self._name, "initial"):
             return self._env.initial(n, rng)
 
     def observe(self, state: TensorState) -> Tensor | DeviceObs:
-        with self._blame("observe"):
+        with blaming(self._name, "observe"):
             return self._env.observe(state)
 
     def step(self, state: TensorState, action: Tensor, rng: Rng) -> TensorStep:
-        with self._blame("step"):
+        with blaming(self._name, "step"):
             return self._env.step(state, action, rng)
-
-    @contextmanager
-    def _blame(self, method: str) -> Iterator[None]:
-        try:
-            yield
-        except StokerError:
-            raise
-        except Exception as error:
-            raise EnvError(
-                f"{self._name} raised {type(error).__name__} in {method}(): {error}\n"
-                f"{traceback.format_exc().rstrip()}"
-            ) from error
 
 
 class Transition:
@@ -93,7 +76,7 @@ class Transition:
         terminated = led_to.terminated
         truncated = led_to.truncated & ~terminated
         over = terminated | truncated
-        state = {name: _where(over, fresh[name], value) for name, value in led_to.state.items()}
+        state = {name: where_over(over, fresh[name], value) for name, value in led_to.state.items()}
         final_obs, obs = self.observe(led_to.state), self.observe(state)
         metrics = dict(led_to.metrics)
         return state, TensorBatch(obs, led_to.reward, terminated, truncated, final_obs, metrics)
@@ -113,7 +96,7 @@ class Transition:
         What came of it goes to `row`, and where it led to `state`.
         """
         led_to, batch = self(state, actions, TensorRng(keys, numbers, count))
-        _copy(row, batch)  # first, as what it holds may be views of where they stood
+        write(row, batch)  # first, as what it holds may be views of where they stood
         for name, value in led_to.items():
             state[name].copy_(value)
 
@@ -125,11 +108,10 @@ class Transition:
         return leaves
 
 
-class TensorPool(BasePool):
+class TensorPool(DevicePool):
     """N environments whose state lives on `device`. `advance` steps them without leaving it.
 
-    For whoever has NumPy arrays there is `step`, and `send` and `recv` for some of them, as in
-    every pool. Random numbers follow from the seed, the environment and the count of steps.
+    Random numbers follow from the seed, the environment and the count of steps.
     """
 
     def __init__(
@@ -140,27 +122,16 @@ class TensorPool(BasePool):
         device: torch.device,
         capturable: bool = True,
     ) -> None:
-        super().__init__(spec, n_envs)
-        self.capturable = capturable
-        self.device, self._bare = device, env
+        super().__init__(spec, n_envs, device)
+        self.capturable, self._bare = capturable, env
         self._transition = Transition(Blamed(env, spec.name), spec, device)
         self.into: Into = self._transition.into
         """How `step_into` steps: something compiled may take its place."""
         self._ids = torch.arange(n_envs, device=device)
         self._numbers, self._keys = self._ids.clone(), torch.zeros_like(self._ids)
-        self.count = torch.zeros((), dtype=torch.int64, device=device)
-        """The number of the last step. It stays where it is."""
         self._state: TensorState = {}
-        self._obs: DeviceObs = {}
-        self._answer: StepBatch | None = None
-
-    @property
-    def obs(self) -> DeviceObs:
-        """What every environment sees, [N, ...], on the device."""
-        return self._obs
 
     def begin(self, *seeds: int) -> None:
-        """Start every environment. Each seed has an equal share of them, which goes as if alone."""
         share = self.n_envs // len(seeds)
         self._keys.copy_(key_of(torch.tensor(seeds, device=self.device)).repeat_interleave(share))
         self._numbers.copy_(self._ids % share)
@@ -178,17 +149,10 @@ class TensorPool(BasePool):
         self._obs = row.obs
         return row
 
-    def counts(self, steps: int) -> Tensor:
-        """Numbers [steps] of the steps to come, which `step_into` is to be given one by one."""
-        counts = self.count + torch.arange(1, steps + 1, device=self.device)
-        self.count += steps
-        return counts
-
     def step_into(self, row: TensorBatch, actions: Tensor, count: Tensor) -> None:
         """`advance`, but what came of it is written to the tensors of `row`.
 
         It only reads tensors and writes to tensors that stay where they are, so it can be captured.
-        Whoever steps so finds observations there, not in `obs`.
         """
         self.into(row, self._state, actions, self._keys, self._numbers, count)
 
@@ -219,7 +183,7 @@ class TensorPool(BasePool):
             f"state.{name}": value.clone() for name, value in self._state.items()
         }
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: dict[str, Tensor]) -> np.ndarray:
         """Stand where `state()` was taken; ValueError if that was another environment's."""
         mine = {n: (v.shape, v.dtype) for n, v in self.state().items()}
         theirs = {n: (v.shape, v.dtype) for n, v in state.items() if n in mine or "." in n}
@@ -231,21 +195,10 @@ class TensorPool(BasePool):
         prefix = "state."
         self._stand({n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)})
         self._look()
+        return np.empty(0, np.int64)
 
     def _rng(self, ids: Tensor) -> TensorRng:
         return TensorRng(self._keys[ids], self._numbers[ids], self.count)
-
-    # For whoever is on the host.
-
-    def reset(self, seed: int, journal: EpisodeJournal | None = None) -> StepBatch:
-        """Start every environment. Where they stand is kept by `state`, not in a journal."""
-        assert journal is None
-        self.begin(seed)
-        nothing = torch.zeros(self.n_envs, device=self.device)
-        never = nothing.bool()
-        unknown = dict.fromkeys(self.spec.metric_names, nothing + torch.nan)
-        first = TensorBatch(self._obs, nothing, never, never, self._obs, unknown)
-        return _on_host(first, self._everyone)
 
     def send(self, actions: np.ndarray, env_ids: np.ndarray) -> None:
         """Step the environments `env_ids` with policy actions [n, A]; `recv` gives the answer."""
@@ -258,70 +211,4 @@ class TensorPool(BasePool):
         for name, value in led_to.items():
             self._state[name].index_copy_(0, ids, value)
         self._look()
-        self._answer = _on_host(batch, env_ids)
-
-    def recv(
-        self, at_least: int, among: slice | None = None, patience: float | None = None
-    ) -> StepBatch:
-        """What came of the last `send`."""
-        assert self._answer is not None
-        return self._answer
-
-    @property
-    def seen(self) -> tuple[HostObs, None]:
-        """See `types.Pool`; copies."""
-        seen = {leaf: value.cpu().numpy() for leaf, value in self._obs.items()}  # sync: asked for
-        return seen, None
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class ActionDecoder:
-    """Policy actions [n, A] as a tensor environment takes them; `spaces.ActionCodec` on a device.
-
-    The bounds are made once: to make a tensor of Python's numbers in a step would wait for the GPU.
-    """
-
-    def __init__(self, spec: ActionSpec, device: torch.device) -> None:
-        self._spec = spec
-        self._start = torch.tensor(spec.start, dtype=torch.int64, device=device)
-        low, high = (torch.tensor(bound, device=device) for bound in (spec.low, spec.high))
-        finite = low.isfinite() & high.isfinite()
-        self._low, self._high = low, high
-        self._centre = torch.where(finite, (low + high) / 2, 0.0)
-        self._half = torch.where(finite, (high - low) / 2, 1.0)
-
-    def __call__(self, actions: Tensor) -> Tensor:
-        if self._spec.continuous:
-            actions = (self._centre + self._half * actions).clamp(self._low, self._high)
-        elif self._spec.nvec:
-            actions = actions + self._start
-        shaped = actions.reshape(len(actions), *self._spec.shape)
-        return shaped.to(getattr(torch, self._spec.dtype))
-
-
-def _copy(to: TensorBatch, given: TensorBatch) -> None:
-    to.reward.copy_(given.reward)
-    to.terminated.copy_(given.terminated)
-    to.truncated.copy_(given.truncated)
-    for kept, new in ((to.obs, given.obs), (to.final_obs, given.final_obs)):
-        for leaf, value in kept.items():
-            value.copy_(new[leaf])
-    for name, value in to.metrics.items():
-        value.copy_(given.metrics[name])
-
-
-def _where(over: Tensor, fresh: Tensor, value: Tensor) -> Tensor:
-    return torch.where(over.view(-1, *(1,) * (value.dim() - 1)), fresh, value)
-
-
-def _on_host(batch: TensorBatch, env_ids: np.ndarray) -> StepBatch:
-    def host(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: host(part) for name, part in value.items()}
-        return value.cpu().numpy()  # sync: whoever asked is on the host
-
-    rest = {name: host(value) for name, value in batch._asdict().items()}
-    valid = np.ones(len(env_ids), bool)
-    return StepBatch(env_ids=env_ids.copy(), action_mask=None, valid=valid, **rest)
+        self._answer = on_host(batch, env_ids)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from stoker.pools.actions import ActionDecoder
 from stoker.pools.draws import TensorRng, key_of
-from stoker.pools.tensor import ActionDecoder, Blamed
+from stoker.pools.tensor import Blamed
 from stoker.types import (
     PLAIN,
     DeviceObs,

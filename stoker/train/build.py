@@ -35,6 +35,7 @@ from stoker.pools.base import BasePool
 from stoker.pools.choose import PoolKind, Probe, choose, probe
 from stoker.pools.envpool import EnvPoolPool, is_envpool
 from stoker.pools.inline import InlinePool
+from stoker.pools.on_device import DevicePool
 from stoker.pools.open import open_pool
 from stoker.pools.process import ProcessPool
 from stoker.pools.spaces import describe_env
@@ -110,7 +111,7 @@ def _assemble(
     policies = [make_policy(pool.spec, config, device, seed) for seed in seeds]
     policy = policies[0]
     scaler = _make_scaler(config, pool, device)
-    executor, on_device = _executor(config, device), isinstance(pool, TensorPool)
+    executor, on_device = _executor(config, device), isinstance(pool, DevicePool)
     whole = Whole(captures=on_device and executor == "graph")
     learner = Learner(
         dict(policy.named_parameters()),
@@ -231,7 +232,7 @@ def _make_collector(
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
     size, clock = StagedStorage.size(*shape), PhaseClock()
-    if isinstance(pool, TensorPool):
+    if isinstance(pool, DevicePool):
         runs = None
         if whole.captures and pool.capturable:
             runs = functools.partial(whole, generator=policy.generator)

@@ -108,6 +108,7 @@ class Swap:
         with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
             fused, collector = self._rehearsal(way)
             collector.acting, collector.way = fused, way
+            assert isinstance(collector.pool, TensorPool)
             collector.pool.into = into = _compiled_step(pool, collector.storage)
             collector.collect()
             fused.lesson()

@@ -11,9 +11,10 @@ from gymnasium import spaces
 from tensor_envs import LONGEST, TOP, Dice, Ladder
 
 from stoker.errors import EnvError
+from stoker.pools.actions import ActionDecoder
 from stoker.pools.draws import TensorRng, key_of
 from stoker.pools.spaces import ActionCodec
-from stoker.pools.tensor import ActionDecoder, TensorPool, describe_tensor_env
+from stoker.pools.tensor import TensorPool, describe_tensor_env
 from stoker.types import PLAIN
 
 CPU = torch.device("cpu")
