@@ -367,6 +367,30 @@ class TensorEnv(Protocol):
         """One step. `action` is as the action space has it: [n] for Discrete, else [n, ...]."""
 
 
+class DeviceVectorEnv(Protocol):
+    """Many environments that step together on a device, with tensors in and out: Isaac Lab's shape.
+
+    It has `single_observation_space` and `single_action_space`, or `observation_space` and
+    `action_space` of one environment, and resets by itself in the step that ends an episode.
+    Observations are a tensor [N, ...] or tensors by name, of which `"policy"` is taken if there.
+    """
+
+    @property
+    def num_envs(self) -> int: ...
+
+    @property
+    def device(self) -> Any: ...
+
+    def reset(self) -> Any:
+        """(observation, extras), or the observation alone. It may take a `seed`."""
+
+    def step(self, actions: Any) -> Any:
+        """(observation, reward, terminated, truncated, extras), all of which are tensors [N, ...]
+        but the last, a dict; or (observation, reward, dones, extras), with those that were cut
+        short in `extras["time_outs"]`. What ended episodes saw last may be `extras["final_obs"]`,
+        [N, ...], as far as they ended."""
+
+
 class Clock(Protocol):
     """Times named phases; `monitor.PhaseClock` is the one that ships."""
 

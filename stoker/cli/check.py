@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import gymnasium
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.markup import escape
@@ -38,12 +39,17 @@ class CheckArguments:
 def check(arguments: list[str]) -> int:
     """`stoker check`."""
     given = parse(CheckArguments, arguments, "check")
-    from stoker.envs.registry import EnvFactory  # late: `--help` is quick
+    from stoker.envs.registry import EnvFactory, is_device_vector  # late: `--help` is quick
+    from stoker.train.devices import find_device
 
-    factory = EnvFactory(given.env, given.env_kwargs)
-    made = factory.make()
-    ordinary = isinstance(made, gymnasium.Env)
-    found = _ordinary(made, given) if ordinary else _tensors(made, given)
+    factory, device = EnvFactory(given.env, given.env_kwargs), find_device(given.device)
+    made = factory.make(num_envs=given.n_envs, device=str(device))
+    if is_device_vector(made):
+        found = _on_device(made, given, device)
+    elif isinstance(made, gymnasium.Env):
+        found = _ordinary(made, given)
+    else:
+        found = _tensors(made, given, device)
     if given.json:
         print(dumps({"env": given.env, **found}))
     else:
@@ -65,13 +71,23 @@ def _ordinary(made: Any, given: CheckArguments) -> dict[str, Any]:
     return {"wrong": [], "breaks": [], "pool": choice.pool, "why": choice.reason}
 
 
-def _tensors(made: Any, given: CheckArguments) -> dict[str, Any]:
+def _on_device(made: Any, given: CheckArguments, device: Any) -> dict[str, Any]:
+    """What a step shows; faults are raised, likewise."""
+    from stoker.pools.vector_on_device import DeviceVectorPool
+
+    with DeviceVectorPool(made, given.env, device) as pool:
+        pool.reset(0)
+        pool.step(np.zeros((pool.n_envs, pool.spec.action.width), pool.spec.action.stored_dtype))
+    why = f"{pool.n_envs} environments that live on the device, and step there by themselves"
+    return {"wrong": [], "breaks": [], "pool": "tensor", "why": why}
+
+
+def _tensors(made: Any, given: CheckArguments, device: Any) -> dict[str, Any]:
     from stoker.pools.tensor import describe_tensor_env
     from stoker.pools.tensor_check import check_tensor_env
-    from stoker.train.devices import find_device
 
     spec = describe_tensor_env(given.env, made)
-    found = check_tensor_env(made, spec, find_device(given.device))
+    found = check_tensor_env(made, spec, device)
     why = "a tensor environment, which steps where the network is"
     return {**found._asdict(), "pool": "tensor", "why": why}
 

@@ -13,13 +13,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from stoker.envs import TENSORS
 from stoker.errors import ConfigError, EnvError, StokerError
-from stoker.types import TensorEnv
+from stoker.types import DeviceVectorEnv, TensorEnv
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 _TAKEN_BY_GYMNASIUM = {"max_episode_steps", "disable_env_checker", "render_mode"}
 """Arguments of `gymnasium.make` that need not be the environment's."""
@@ -47,16 +50,20 @@ class EnvFactory:
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         made = self.make()
-        if isinstance(made, gymnasium.Env):
+        if isinstance(made, gymnasium.Env) and not is_device_vector(made):
             return made
         raise ConfigError(
             f"{self.name} is a tensor environment, which steps many at once; only training and "
             "evaluation know how to. Give an ordinary environment here."
         )
 
-    def make(self) -> gymnasium.Env[Any, Any] | TensorEnv:
-        """An environment of either kind."""
+    def make(self, **offered: Any) -> gymnasium.Env[Any, Any] | TensorEnv | DeviceVectorEnv:
+        """An environment of any kind. What is `offered` is given to makers that require it."""
         make = self._find()
+        wanted = {name: offered[name] for name in _required(make) & offered.keys()}
+        return dataclasses.replace(self, kwargs=wanted | self.kwargs)._make(make)
+
+    def _make(self, make: Callable[..., Any]) -> Any:
         self._check_arguments(make)
         registered = _registration(make)
         to_await = registered is not None and self._is_to_be_awaited(registered)
@@ -73,12 +80,13 @@ class EnvFactory:
                 f"{self.name} raised {type(error).__name__} while it was made with {self.kwargs}: "
                 f"{error}\n{traceback.format_exc().rstrip()}"
             ) from error
-        if isinstance(env, gymnasium.Env) or is_tensor_env(env):
+        if isinstance(env, gymnasium.Env) or is_tensor_env(env) or is_device_vector(env):
             return env
         raise ConfigError(
             f"{self.name} made a {type(env).__name__}, which is not a gymnasium.Env. Derive it "
             "from gymnasium.Env, with reset(seed, options) and step(action); or give it initial, "
-            "observe and step, as tensor environments have."
+            "observe and step, as tensor environments have; or num_envs, device, reset and step, "
+            "as vector environments on a device have."
         )
 
     def _is_to_be_awaited(self, registered: Any) -> bool:
@@ -155,6 +163,25 @@ def is_tensor_env(made: Any) -> bool:
     does = (getattr(made, name, None) for name in ("initial", "observe", "step"))
     other = isinstance(made, gymnasium.Env | type)
     return not other and all(callable(what) for what in does)
+
+
+def is_device_vector(made: Any) -> TypeIs[DeviceVectorEnv]:
+    """Whether it is many environments on a device, by what it has; see `types.DeviceVectorEnv`."""
+    if isinstance(made, type | EnvFactory):
+        return False
+    inner = getattr(made, "unwrapped", made)
+    told = (getattr(inner, name, None) for name in ("num_envs", "device"))
+    does = (getattr(made, name, None) for name in ("reset", "step"))
+    return all(what is not None for what in told) and all(callable(what) for what in does)
+
+
+def _required(make: Callable[..., Any]) -> set[str]:
+    """The names of arguments that have to be given."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # some that are written in C have none
+        return set()
+    return {each.name for each in parameters if each.default is each.empty}
 
 
 def _registration(make: Callable[..., Any]) -> Any:

@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv
 from stoker.config.load import from_flat
 from stoker.config.numbers import parse_count
 from stoker.config.schema import Config
-from stoker.envs.registry import EnvFactory, is_tensor_env
+from stoker.envs.registry import EnvFactory, is_device_vector, is_tensor_env
 from stoker.errors import CheckpointError, ConfigError
 from stoker.pools.awaited import as_blocking
 from stoker.pools.spaces import ActionCodec
@@ -29,12 +29,16 @@ from stoker.train.build import EnvSource, build, make_policy
 from stoker.train.parts import Parts, room_of
 from stoker.train.session import Counters, Progress, Session
 from stoker.train.start import Audience, Outcome, check_spaces, conduct, open_folder
-from stoker.types import EnvSpec
+from stoker.types import DeviceVectorEnv, EnvSpec
 
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 
 EnvLike = (
-    str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+    str
+    | Callable[[], gymnasium.Env[Any, Any]]
+    | gymnasium.Env[Any, Any]
+    | VectorEnv[Any, Any, Any]
+    | DeviceVectorEnv
 )
 Callback = Callable[[Progress], bool | None]
 
@@ -43,9 +47,9 @@ class PPO:
     """Proximal policy optimisation on an environment of your own.
 
     `env` is a Gymnasium id, `module:attr`, a function that makes an environment, an environment,
-    or a `gymnasium.vector.VectorEnv`. `settings` are those of `stoker train --help`, by name. The
-    network follows from the spaces: any of the three policy names of Stable-Baselines3 does.
-    Nothing is written to disk unless `run_name` is given.
+    a `gymnasium.vector.VectorEnv`, or a vector environment on a device. `settings` are those of
+    `stoker train --help`, by name. The network follows from the spaces: any of the three policy
+    names of Stable-Baselines3 does. Nothing is written to disk unless `run_name` is given.
     """
 
     def __init__(
@@ -191,7 +195,9 @@ class PPO:
             model.policy.load_state_dict(room_of(saved.tensors, "policy"))
         else:
             source = _source(env, {} if is_tensor_env(env) else config.env.env_kwargs)[0]
-            moved = (config.env.pool == "tensor") != _makes_tensors(source)
+            moved = (config.env.pool == "tensor") != _makes_tensors(
+                source, devices.find_device(device)
+            )
             if moved:  # to the device, or from it
                 env_settings = dataclasses.replace(config.env, pool="auto")
                 config = dataclasses.replace(config, env=env_settings)
@@ -249,10 +255,13 @@ class _Listener(Audience):
         return self._callback(progress) if self._callback else None
 
 
-def _makes_tensors(source: EnvSource) -> bool:
+def _makes_tensors(source: EnvSource, device: torch.device) -> bool:
     if not isinstance(source, EnvFactory):
-        return False
-    made = source.make()
+        return is_device_vector(source)
+    made = source.make(num_envs=1, device=str(device))
+    if is_device_vector(made):
+        getattr(made, "close", lambda: None)()
+        return True
     if isinstance(made, gymnasium.Env):
         as_blocking(made).close()
         return False
@@ -269,7 +278,7 @@ def _giver(env: Any) -> Callable[[], Any]:
 
 def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str]:
     """The environment, and a name that says how to make it, in angle brackets if none does."""
-    if isinstance(env, (gymnasium.Env, VectorEnv)):
+    if isinstance(env, (gymnasium.Env, VectorEnv)) or is_device_vector(env):
         return env, f"<{type(env).__name__}>"
     if isinstance(env, str):
         return EnvFactory(env, kwargs), env

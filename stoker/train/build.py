@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +22,7 @@ from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
 from stoker.config.numbers import counted
 from stoker.config.schema import Config
-from stoker.envs.registry import EnvFactory
+from stoker.envs.registry import EnvFactory, is_device_vector
 from stoker.errors import ConfigError
 from stoker.learn.executor import executable
 from stoker.learn.learner import Learner
@@ -39,19 +38,19 @@ from stoker.pools.on_device import DevicePool
 from stoker.pools.open import open_pool
 from stoker.pools.process import ProcessPool
 from stoker.pools.spaces import describe_env
-from stoker.pools.tensor import TensorPool, describe_tensor_env
-from stoker.pools.tensor_check import check_tensor_env
 from stoker.pools.vector import VectorPool
 from stoker.storage.on_device import DeviceStorage
 from stoker.storage.rollout import RolloutStorage
 from stoker.storage.staged import StagedStorage
 from stoker.train import devices, population
 from stoker.train.fused import Fused, why_not
+from stoker.train.on_device import open_on_device
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.parts import Lesson, Parts
 from stoker.train.sizes import capacity, check_fit, may_overlap, with_in_flight, with_n_envs
 from stoker.train.swap import Swap, whole_lesson
 from stoker.types import (
+    DeviceVectorEnv,
     EnvSpec,
     LearnReport,
     Loss,
@@ -60,11 +59,10 @@ from stoker.types import (
     Prepare,
     Prepared,
     Rollout,
-    TensorEnv,
     Way,
 )
 
-EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | DeviceVectorEnv
 
 
 _VECTOR_ONLY = ("num_envs", "vectorization_mode", "vector_kwargs", "max_episode_steps")
@@ -313,6 +311,8 @@ def _make_pool(
     config: Config, source: EnvSource, device: torch.device
 ) -> tuple[BasePool, Config, list[Decision]]:
     """The pool, the config with the number of environments there really are, and why."""
+    if is_device_vector(source):
+        return open_on_device(source, config.env.env, config, device)
     if isinstance(source, VectorEnv):
         kind, adapter = ("envpool", EnvPoolPool) if is_envpool(source) else ("vector", VectorPool)
         adapted = adapter(source, config.env.env, config.env.check_bounds)
@@ -329,9 +329,9 @@ def _make_pool(
         check_fit(config, found.spec, device, elsewhere=False)
         pool = InlinePool(lambda: given, found.spec, 1, config.env)
         return pool, config, [Decision("pool", "inline", why)]
-    made = source.make()
-    if not isinstance(made, gymnasium.Env):
-        return _tensor_pool(config, made, source.name, device)
+    made = source.make(num_envs=config.env.n_envs, device=str(device))
+    if not isinstance(made, gymnasium.Env) or is_device_vector(made):
+        return open_on_device(made, source.name, config, device)
     asked = config.env.pool
     if asked == "tensor":
         raise ConfigError(
@@ -349,39 +349,6 @@ def _make_pool(
         config = with_in_flight(config, config.env.in_flight or found.in_flight(cores))
     check_fit(config, found.spec, device, elsewhere=asked != "inline")
     return _pool_of_many(config, source, found, asked)
-
-
-def _tensor_pool(
-    config: Config, env: TensorEnv, name: str, device: torch.device
-) -> tuple[BasePool, Config, list[Decision]]:
-    if config.env.pool not in ("auto", "tensor"):
-        raise ConfigError(
-            f"pool is {config.env.pool}, and {name} is a tensor environment: it runs on the device "
-            "in the tensor pool. Leave the pool to auto."
-        )
-    if config.env.collect == "overlap":
-        raise ConfigError(
-            "collect is overlap, and environments that are tensors share the device with the "
-            "network: there is nothing to overlap with. Leave it to auto."
-        )
-    spec = describe_tensor_env(name, env)
-    breaks = _check_tensors(env, spec, device)
-    check_fit(config, spec, device, elsewhere=False)
-    n_envs = config.env.n_envs * config.run.population
-    pool = TensorPool(env, spec, n_envs, device, capturable=not breaks)
-    config = dataclasses.replace(config, env=dataclasses.replace(config.env, pool="tensor"))
-    why = f"a tensor environment: {n_envs:,} step at once where the network is"
-    return pool, config, [Decision("pool", "tensor", why)]
-
-
-def _check_tensors(env: TensorEnv, spec: EnvSpec, device: torch.device) -> list[str]:
-    """Refuse what would give wrong results; warn of what makes it slow, and give it back."""
-    found = check_tensor_env(env, spec, device)
-    if found.wrong:
-        raise ConfigError([f"{spec.name}: {problem}" for problem in found.wrong])
-    for problem in found.breaks:
-        warnings.warn(f"{spec.name} cannot be captured: {problem}", stacklevel=2)
-    return found.breaks
 
 
 def _pool_of_many(
@@ -402,6 +369,8 @@ def _own_copies(source: EnvSource, spec: EnvSpec) -> EnvFactory | None:
     """How to make environments for evaluation alone; None if the one given cannot be made again."""
     if isinstance(source, EnvFactory):
         return source
+    if is_device_vector(source):  # many simulators are there once in a process
+        return None
     try:
         made_by = source.spec  # which looks through wrappers, and may refuse to
         if made_by is None:

@@ -14,9 +14,9 @@ from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.base import BasePool
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
-from stoker.pools.tensor import TensorPool
 from stoker.pools.worker import Waits
-from stoker.types import EnvSpec, HostObs, Policy, TensorEnv
+from stoker.train.on_device import own_pool
+from stoker.types import DeviceVectorEnv, EnvSpec, HostObs, Policy, TensorEnv
 
 _SEEDS_APART = 1_000_003
 """Added to a run's seed, so that evaluation episodes are not those that were trained on."""
@@ -66,15 +66,17 @@ def evaluate(
     them: taking whichever end first would favour short ones. An environment whose episode goes past
     `max_steps`, or that is cut off time and again, plays no more. `pool` is what they were trained
     in: those that wait, or are tensors, step all at once."""
-    n_envs = min(episodes, _MOST_AT_ONCE if pool in ("io", "tensor") else _MOST_ENVS)
-    quota = np.array([len(part) for part in np.array_split(np.arange(episodes), n_envs)])
-    returns: list[list[float]] = [[] for _ in range(n_envs)]
-    lengths: list[list[int]] = [[] for _ in range(n_envs)]
-    total, length, cuts = np.zeros(n_envs), *(np.zeros(n_envs, np.int64) for _ in range(2))
-    with _pool(make_env, spec, n_envs, pool, device) as envs:
+    wanted_envs = min(episodes, _MOST_AT_ONCE if pool in ("io", "tensor") else _MOST_ENVS)
+    with _pool(make_env, spec, wanted_envs, pool, device) as envs:
+        n_envs = envs.n_envs  # which may be more, where they come as many as they are
+        quota = np.array([len(part) for part in np.array_split(np.arange(episodes), n_envs)])
+        returns: list[list[float]] = [[] for _ in range(n_envs)]
+        lengths: list[list[int]] = [[] for _ in range(n_envs)]
+        total, length, cuts = np.zeros(n_envs), *(np.zeros(n_envs, np.int64) for _ in range(2))
         batch = envs.reset(seed + _SEEDS_APART)
-        playing = np.arange(n_envs)
-        obs, mask = batch.obs, batch.action_mask
+        playing = np.flatnonzero(quota)
+        obs = {leaf: value[playing] for leaf, value in batch.obs.items()}
+        mask = None if batch.action_mask is None else batch.action_mask[playing]
         while playing.size and wanted():
             action = _act(policy, obs, mask, device, deterministic)
             envs.send(action, playing)
@@ -100,7 +102,8 @@ def _pool(
     make_env: EnvFactory, spec: EnvSpec, n_envs: int, pool: str, device: torch.device
 ) -> BasePool:
     if pool == "tensor":
-        return TensorPool(cast(TensorEnv, make_env.make()), spec, n_envs, device)
+        made = make_env.make(num_envs=n_envs, device=str(device))
+        return own_pool(cast(TensorEnv | DeviceVectorEnv, made), spec, n_envs, device)
     if pool != "io":
         return InlinePool(make_env, spec, n_envs)
     trial = as_blocking(make_env())

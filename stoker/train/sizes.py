@@ -51,7 +51,10 @@ def with_in_flight(config: Config, wanted: int) -> Config:
     return dataclasses.replace(config, env=env, ppo=ppo)
 
 
-def with_n_envs(config: Config, n_envs: int) -> Config:
+_MANY = "Give a class or a function that makes environments to have as many as you like."
+
+
+def with_n_envs(config: Config, n_envs: int, remedy: str = _MANY) -> Config:
     """`config` for the environments that were handed over, with a minibatch that divides."""
     if n_envs == config.env.n_envs:
         return config
@@ -59,8 +62,8 @@ def with_n_envs(config: Config, n_envs: int) -> Config:
     size = largest_divisor(total, config.minibatch)
     warnings.warn(
         f"The environment given counts as {n_envs}, not {config.env.n_envs}, so a rollout has "
-        f"{n_envs} x {config.ppo.n_steps} = {total} rows, in minibatches of {size}. Give a class "
-        "or a function that makes environments to have as many as you like.",
+        f"{n_envs} x {config.ppo.n_steps} = {total} rows, in minibatches of {size}. "
+        f"{remedy}",
         stacklevel=2,
     )
     env = dataclasses.replace(config.env, n_envs=n_envs)
