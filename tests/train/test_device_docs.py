@@ -21,18 +21,31 @@ def example(heading: str) -> str:
     return section.partition("```python\n")[2].partition("```")[0]
 
 
-@pytest.mark.parametrize("heading", ["Write your own", "Environments that live on the device"])
+@pytest.mark.parametrize(
+    ("heading", "name"),
+    [
+        ("Write your own", "drift:Drift"),
+        ("Environments that live on the device", "drift:Drift"),
+        ("JAX environments", "drift:make"),
+    ],
+)
 def test_an_example_is_checked_and_trained_on(
-    heading: str, tmp_path: Path, stoker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    heading: str,
+    name: str,
+    tmp_path: Path,
+    stoker: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if heading.startswith("JAX"):
+        pytest.importorskip("jax", reason="JAX is not installed: pip install 'stoker[jax]'")
     (tmp_path / "drift.py").write_text(example(heading))
-    checked = stoker("check", "drift:Drift", "--device", "cpu")
+    checked = stoker("check", name, "--device", "cpu")
     assert checked.returncode == 0, checked.stderr + checked.stdout
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "drift", raising=False)
-    model = PPO("MlpPolicy", "drift:Drift", **SIZES).learn(1000)
+    model = PPO("MlpPolicy", name, **SIZES).learn(1000)
     assert model.num_timesteps == 1024
     assert model.outcome is not None
     assert model.outcome.evaluation is not None
-    assert not any(name.startswith("faults/") for name in model.outcome.metrics)
+    assert not any(metric.startswith("faults/") for metric in model.outcome.metrics)
     monkeypatch.delitem(sys.modules, "drift")
