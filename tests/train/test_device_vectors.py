@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -61,6 +62,23 @@ def test_it_learns_bit_for_bit_what_the_tensor_pool_teaches(make: Any, normalize
         assert torch.equal(ours.policy.state_dict()[name], value), name
     assert ours.collector.metrics() == theirs.collector.metrics()
     assert ours.collector.metrics()["rollout/ep_len_mean"] > 1
+
+
+def test_one_that_is_a_gymnasium_environment_in_wrappers() -> None:
+    """As Isaac Lab's are: what it has is found under the wrappers, which know nothing of it."""
+
+    class Lab(Isaac, gymnasium.Env[Any, Any]):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed)
+
+    wrapped: Any = gymnasium.wrappers.OrderEnforcing(Lab(CartPole(20), 6))
+    assert not hasattr(wrapped, "num_envs")
+    ours, theirs = trained(wrapped, 2), trained(EnvFactory(lambda: CartPole(20)), 2)
+    assert (ours.pool.n_envs, ours.eval_factory) == (6, None)
+    for name, value in theirs.policy.state_dict().items():
+        assert torch.equal(ours.policy.state_dict()[name], value), name
+    with pytest.raises(ConfigError, match="steps many at once"):
+        EnvFactory(lambda: wrapped)()
 
 
 @pytest.mark.parametrize("told", [True, False])
