@@ -6,7 +6,7 @@ K agents learn side by side, each from its own rows, each as if it were alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +31,15 @@ _SUMS = {"exp_avg": "mean", "exp_avg_sq": "square"}  # torch's names, and those 
 _MEASURED = (*adam.COUNTED, "train/explained_variance", "train/n_updates")
 
 
+class Passes(Protocol):
+    """Kernels that take a network forward and backward, as `kernels.mlp` does; or `wide`."""
+
+    parts: Callable[..., int]
+    act: Callable[..., None]
+    value: Callable[..., None]
+    gradient: Callable[..., None]
+
+
 class Scalars(NamedTuple):
     """Settings that may differ from agent to agent, [K] each."""
 
@@ -49,6 +58,7 @@ class FusedLearner:
 
     def __init__(
         self,
+        passes: Passes,
         net: Net,
         flat: Tensor,
         named: Named,
@@ -64,7 +74,7 @@ class FusedLearner:
         precision: Precision,
         way: Way = as_it_is,
     ) -> None:
-        self._way = way
+        self._passes, self._way = passes, way
         self.net, self.moments, self._scale, self.storage = net, moments, scale, storage
         self.settings, self.minibatch, self.precision = settings, minibatch, precision
         self.optimised, self._named = Optimised.of(flat), named
@@ -87,7 +97,7 @@ class FusedLearner:
             settings.clip_range_vf,
             settings.normalize_advantage,
         )
-        parts = mlp.parts(agents, minibatch, flat.device)
+        parts = passes.parts(agents, minibatch, flat.device)
         self._parts = flat.new_zeros(agents, parts, net.size)
         self._measured = flat.new_zeros(agents, parts, len(mlp.MEASURED))
         self._nothing = flat.new_zeros(())
@@ -118,7 +128,7 @@ class FusedLearner:
         optimised.begin()
         for epoch in range(settings.n_epochs):
             for number in range(minibatches):
-                mlp.gradient(
+                self._passes.gradient(
                     self.net,
                     optimised.flat,
                     self.moments,
@@ -145,9 +155,10 @@ class FusedLearner:
         kept, seen = storage.rollout, storage.plain()
         flat, values = self.optimised.flat, self._values
         given = (self.net, flat, self.moments)
-        mlp.value(*given, seen.flatten(0, 1), None, values.view(-1), self._n, self.precision)
+        worth = self._passes.value
+        worth(*given, seen.flatten(0, 1), None, values.view(-1), self._n, self.precision)
         cut, final_obs = kept.truncated.flatten(), storage.plain_finals().flatten(0, 1)
-        mlp.value(*given, final_obs, cut, kept.final_value.view(-1), self._n, self.precision)
+        worth(*given, final_obs, cut, kept.final_value.view(-1), self._n, self.precision)
         reward = kept.reward
         if self._scale is not None:
             reward = self._scale(reward, kept.terminated | kept.truncated)

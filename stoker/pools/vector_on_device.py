@@ -91,7 +91,7 @@ class DeviceVectorPool(DevicePool):
                 "environments. Train one agent at a time on it."
             )
         self._seed = seeds[0]
-        self._count.zero_()
+        self.count.zero_()
         self._start(self._seed)
 
     def _start(self, seed: int) -> None:
@@ -194,11 +194,11 @@ class DeviceVectorPool(DevicePool):
 
     def state(self) -> dict[str, Tensor]:
         """Only the count of steps: where somebody else's environments stand cannot be told."""
-        return {"count": self._count.clone()}
+        return {"count": self.count.clone()}
 
     def restore(self, state: dict[str, Tensor]) -> np.ndarray:
         """Everyone begins anew, with a seed that follows from the first and the count of steps."""
-        self._count.copy_(state["count"])
+        self.count.copy_(state["count"])
         self._start((self._seed + int(state["count"])) % 2**31)  # sync: when resuming
         return self._everyone.copy()
 

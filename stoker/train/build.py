@@ -38,6 +38,7 @@ from stoker.pools.on_device import DevicePool
 from stoker.pools.open import open_pool
 from stoker.pools.process import ProcessPool
 from stoker.pools.spaces import describe_env
+from stoker.pools.tensor import TensorPool
 from stoker.pools.vector import VectorPool
 from stoker.storage.on_device import DeviceStorage
 from stoker.storage.rollout import RolloutStorage

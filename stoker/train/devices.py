@@ -39,7 +39,7 @@ def set_up(device: torch.device, precision: str, threads: int) -> None:
     """Matrix precision and thread caps, for the whole process."""
     torch.set_num_threads(threads)
     if device.type == "cuda":
-        tf32 = precision == "tf32"
+        tf32 = precision != "fp32"
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from stoker.algos.returns import ReturnScaler
 from stoker.config.schema import Config
-from stoker.kernels import mlp, shuffle
+from stoker.kernels import mlp, shuffle, wide
 from stoker.kernels.mlp import Net
-from stoker.learn.fused import FusedLearner, Scalars
+from stoker.learn.fused import FusedLearner, Passes, Scalars
 from stoker.nn.actor_critic import ActorCritic
 from stoker.nn.crowd import Crowd
 from stoker.nn.heads import BernoulliHead, CategoricalHead, Head
@@ -26,11 +26,19 @@ def why_not(spec: EnvSpec, config: Config, policy: ActorCritic) -> str | None:
     leaf = spec.observation.get(PLAIN)
     if leaf is None or leaf.kind != "vector" or leaf.dtype != "float32":
         return "what is seen is not one vector of float32"
-    if not mlp.fits(net_of(spec, config, policy)):
+    net = net_of(spec, config, policy)
+    if not mlp.fits(net) and config.run.population > 1:
+        return "for many agents at once, the network is too large"
+    if passes_for(net) is None:
         return "the network is too large for them"
     if not shuffle.usable(config.total_batch):
         return f"{config.total_batch} rows cannot be shuffled without a sort"
     return None
+
+
+def passes_for(net: Net) -> Passes | None:
+    """The kernels that take this network, those in one piece before those layer by layer."""
+    return next((passes for passes in (mlp, wide) if passes.fits(net)), None)
 
 
 def net_of(spec: EnvSpec, config: Config, policy: ActorCritic) -> Net:
@@ -74,6 +82,9 @@ class Fused:
     ) -> None:
         self.crowd = crowd = Crowd(policies, way)
         self._net, self._storage = net_of(spec, config, policies[0]), storage
+        passes = passes_for(self._net)
+        assert passes is not None, "`why_not` says so before"
+        self._passes = passes
         self._precision = config.compute.precision
         moments = crowd.moments and (crowd.moments.centre, crowd.moments.scale)
         self._moments = moments or None
@@ -84,6 +95,7 @@ class Fused:
         self._keys = key_of(seeds + 1).repeat_interleave(share)
         self._way = way
         self.learner = FusedLearner(
+            passes,
             self._net,
             crowd.flat,
             crowd.named,
@@ -108,7 +120,7 @@ class Fused:
 
     def decide(self, t: int, noise: Tensor) -> None:
         kept = self._storage.rollout
-        mlp.act(
+        self._passes.act(
             self._net,
             self.crowd.flat,
             self._moments,

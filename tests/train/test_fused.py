@@ -53,12 +53,19 @@ def assert_same(ours: Any, theirs: Any, **tolerance: float) -> None:
 @pytest.mark.parametrize("make_env", [Ladder, Pendulum])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("target_kl", [None, 1e-7])
+@pytest.mark.parametrize("arch", [(32, 32), (160, 32)], ids=["small", "wide"])
 def test_a_lesson_is_the_torch_learners(
-    make_env: Callable[..., Any], normalize: bool, target_kl: float | None
+    make_env: Callable[..., Any], normalize: bool, target_kl: float | None, arch: tuple[int, ...]
 ) -> None:
     """One minibatch an epoch, so that no shuffle tells them apart."""
     settings = {"normalize_obs": normalize, "normalize_reward": normalize, "ent_coef": 0.01}
-    settings |= {"batch_size": 128, "n_epochs": 3, "target_kl": target_kl, "clip_range_vf": 0.2}
+    settings |= {
+        "network_arch": arch,
+        "batch_size": 128,
+        "n_epochs": 3,
+        "target_kl": target_kl,
+        "clip_range_vf": 0.2,
+    }
     ours, theirs = (parts_of(make_env, 9, **settings, **more) for more in (FUSED, {}))
     assert isinstance(ours.learner, FusedLearner)
     assert isinstance(theirs.learner, Learner)
@@ -170,7 +177,7 @@ def test_what_cannot_be_built_leaves_training_as_it_was(monkeypatch: Any) -> Non
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"network_arch": (512,)}, "the network is too large for them"),
+        ({"network_arch": (16, 1024)}, "the network is too large for them"),
         ({"n_envs": 1, "n_steps": 34, "batch_size": 34}, "34 rows cannot be shuffled"),
     ],
 )
