@@ -1,0 +1,48 @@
+"""What peers that are written in torch are given: the device, and our environments as tensors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from stoker.envs.registry import EnvFactory
+from stoker.pools.tensor import TensorPool, describe_tensor_env
+from stoker.types import PLAIN, TensorEnv
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def allow_tf32(precision: str) -> None:
+    """Where it is not float32 to the last bit that is asked for."""
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+
+
+def wait() -> None:
+    """Until the device is done."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def open_envs(name: str, n: int) -> tuple[TensorEnv, TensorPool]:
+    """A tensor environment, and many of it that have begun; see `TensorPool.advance`."""
+    env = EnvFactory(name).make()
+    assert not isinstance(env, gymnasium.Env), f"{name} is not a tensor environment"
+    pool = TensorPool(env, describe_tensor_env(name, env), n, DEVICE)
+    pool.begin(0)
+    return env, pool
+
+
+def seen(pool: TensorPool) -> Tensor:
+    """What everyone sees, [N, width]."""
+    return pool.obs[PLAIN]
+
+
+def network(inputs: int, hidden: tuple[int, ...], outputs: int) -> nn.Sequential:
+    """Layers with tanh between them."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise((inputs, *hidden)):
+        layers += [nn.Linear(before, after), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(hidden[-1], outputs))

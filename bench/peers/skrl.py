@@ -1,0 +1,115 @@
+"""skrl: its `SequentialTrainer` with its PPO, on our tensor environments."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from skrl.agents.torch.ppo import PPO, PPO_CFG
+from skrl.envs.wrappers.torch import Wrapper
+from skrl.memories.torch import RandomMemory
+from skrl.models.torch import CategoricalMixin, DeterministicMixin, Model, MultiCategoricalMixin
+from skrl.trainers.torch import SequentialTrainer
+from torch import Tensor
+
+from bench.peers.child import Stretches, Task, main
+from bench.peers.on_torch import DEVICE, allow_tf32, network, open_envs, seen, wait
+from stoker.pools.tensor import TensorPool
+from stoker.types import TensorEnv
+
+
+class Envs(Wrapper):
+    """Our pool as skrl takes environments."""
+
+    def __init__(self, env: TensorEnv, pool: TensorPool) -> None:
+        super().__init__(env)  # which has the spaces
+        self._pool, self._device = pool, DEVICE
+
+    @property
+    def num_envs(self) -> int:
+        return self._pool.n_envs
+
+    def reset(self) -> tuple[Tensor, dict[str, Any]]:
+        return seen(self._pool), {}
+
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
+        led_to = self._pool.advance(actions)
+        ended = led_to.terminated[:, None], led_to.truncated[:, None]
+        return seen(self._pool), led_to.reward[:, None], *ended, {}
+
+    def state(self) -> None:
+        """There is none besides what is seen."""
+
+    def render(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to look at."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Network(Model):
+    def __init__(self, envs: Envs, arch: tuple[int, ...], outputs: int) -> None:
+        spaces = {"observation_space": envs.observation_space, "action_space": envs.action_space}
+        Model.__init__(self, **spaces, device=DEVICE)
+        self.net = network(self.num_observations, arch, outputs)
+
+    def compute(self, inputs: dict[str, Any], role: str) -> tuple[Tensor, dict[str, Any]]:
+        return self.net(inputs["observations"]), {}
+
+
+class Actor(CategoricalMixin, _Network):
+    def __init__(self, *given: Any) -> None:
+        _Network.__init__(self, *given)
+        CategoricalMixin.__init__(self, unnormalized_log_prob=True)
+
+
+class ActorOfMany(MultiCategoricalMixin, _Network):
+    def __init__(self, *given: Any) -> None:
+        _Network.__init__(self, *given)
+        MultiCategoricalMixin.__init__(self, unnormalized_log_prob=True)
+
+
+class Critic(DeterministicMixin, _Network):
+    def __init__(self, *given: Any) -> None:
+        _Network.__init__(self, *given)
+        DeterministicMixin.__init__(self)
+
+
+def train(task: Task, stretches: Stretches) -> None:
+    allow_tf32(task.precision)
+    env, pool = open_envs(task.env, task.envs)
+    envs = Envs(env, pool)
+    choices = pool.spec.action.nvec
+    actor = (Actor if len(choices) == 1 else ActorOfMany)(envs, task.arch, sum(choices))
+    with tempfile.TemporaryDirectory() as folder:
+        settings = PPO_CFG(
+            rollouts=task.steps,
+            learning_epochs=4,
+            mini_batches=4,
+            learning_rate=3e-4,
+            mixed_precision=task.precision == "bf16",
+        )
+        settings.experiment.directory = folder
+        settings.experiment.write_interval = settings.experiment.checkpoint_interval = 0
+        agent = PPO(
+            models={"policy": actor, "value": Critic(envs, task.arch, 1)},
+            memory=RandomMemory(memory_size=task.steps, num_envs=task.envs, device=DEVICE),
+            cfg=settings,
+            observation_space=envs.observation_space,
+            action_space=envs.action_space,
+            device=DEVICE,
+        )
+        how_long = {"timesteps": task.iterations * task.steps, "headless": True}
+        trainer = SequentialTrainer(
+            env=envs, agents=agent, cfg={**how_long, "disable_progressbar": True}
+        )
+
+        def once() -> None:
+            trainer.train()
+            wait()
+
+        stretches.run(once)
+
+
+if __name__ == "__main__":
+    main(train, "skrl", "torch")
