@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench import crawl, handover, io, lag, learning, overlap, pools
+from bench import crawl, handover, io, lag, learning, overlap, pools, tensor
 from bench.record import Cases, publish
 
 BENCHES: dict[str, Cases] = {
@@ -15,6 +15,7 @@ BENCHES: dict[str, Cases] = {
     "learning": learning.CASES,
     "overlap": overlap.CASES,
     "pools": pools.CASES,
+    "tensor": tensor.CASES,
 }
 
 

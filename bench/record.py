@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
     bench: str
     case: str
-    ours: float
+    ours: float | None
     unit: str
     peer: float | None = None
     peer_name: str | None = None
@@ -43,7 +43,7 @@ def surroundings() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "gpu": gpu,
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("torch", "numpy", "gymnasium")},
+        "versions": {name: version_if_any(name) for name in ("torch", "numpy", "gymnasium")},
     }
 
 
@@ -76,7 +76,8 @@ def _keep(file: Path, where: dict[str, Any], row: dict[str, Any]) -> None:
     file.write_text(json.dumps({**where, "rows": rows}, indent=1, allow_nan=False) + "\n")
 
 
-def _version(package: str) -> str | None:
+def version_if_any(package: str) -> str | None:
+    """Of a package that may not be installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -15,8 +15,9 @@ from stoker.types import PLAIN, TensorEnv
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def allow_tf32(precision: str) -> None:
-    """Where it is not float32 to the last bit that is asked for."""
+def set_up(precision: str) -> None:
+    """TF32, unless float32 is asked for to the last bit; and one thread on the CPU, as ours has."""
+    torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
 
 

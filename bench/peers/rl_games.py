@@ -12,7 +12,7 @@ from rl_games.torch_runner import Runner
 from torch import Tensor
 
 from bench.peers.child import Stretches, Task, main
-from bench.peers.on_torch import DEVICE, allow_tf32, open_envs, seen, wait
+from bench.peers.on_torch import DEVICE, open_envs, seen, set_up, wait
 
 _KIND = "STOKER"
 
@@ -59,7 +59,7 @@ def train(task: Task, stretches: Stretches) -> None:
     vecenv.register(_KIND, lambda name, n, **_: Envs(name, n))
     env_configurations.register(task.env, {"vecenv_type": _KIND, "env_creator": None})
     runner = Runner(Watch(stretches))
-    allow_tf32(task.precision)
+    set_up(task.precision)
     with tempfile.TemporaryDirectory() as folder:
         runner.load({"params": _settings(task, folder)})
         runner.run({"train": True})
@@ -68,6 +68,7 @@ def train(task: Task, stretches: Stretches) -> None:
 def _settings(task: Task, folder: str) -> dict[str, Any]:
     mlp = {"units": list(task.arch), "activation": "tanh", "initializer": {"name": "default"}}
     return {
+        "torch_threads": 1,
         "algo": {"name": "a2c_discrete"},
         "model": {"name": "discrete_a2c"},
         "network": {

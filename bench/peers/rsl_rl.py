@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from bench.peers.child import Stretches, Task, main
-from bench.peers.on_torch import DEVICE, allow_tf32, open_envs, seen, wait
+from bench.peers.on_torch import DEVICE, open_envs, seen, set_up, wait
 from stoker.pools.tensor import TensorPool
 
 
@@ -41,7 +41,7 @@ class Envs(VecEnv):
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    allow_tf32(task.precision)
+    set_up(task.precision)
     _, pool = open_envs(task.env, task.envs)
     net = {
         "class_name": "rsl_rl.models.MLPModel",

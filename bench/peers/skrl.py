@@ -13,7 +13,7 @@ from skrl.trainers.torch import SequentialTrainer
 from torch import Tensor
 
 from bench.peers.child import Stretches, Task, main
-from bench.peers.on_torch import DEVICE, allow_tf32, network, open_envs, seen, wait
+from bench.peers.on_torch import DEVICE, network, open_envs, seen, set_up, wait
 from stoker.pools.tensor import TensorPool
 from stoker.types import TensorEnv
 
@@ -76,7 +76,7 @@ class Critic(DeterministicMixin, _Network):
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    allow_tf32(task.precision)
+    set_up(task.precision)
     env, pool = open_envs(task.env, task.envs)
     envs = Envs(env, pool)
     choices = pool.spec.action.nvec

@@ -1,0 +1,82 @@
+"""How long a GPU idles between two kernels of a training, by torch's profiler.
+
+The profiler itself costs every kernel a little, so gaps are shorter without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from torch.profiler import ProfilerActivity, profile
+
+from bench.peers.child import Task
+from bench.peers.on_torch import wait
+from bench.peers.ours import open_session, train_round
+from stoker.train.session import Session
+
+
+class Gaps(NamedTuple):
+    """Of some iterations, one after the other."""
+
+    kernels: int
+    busy: float  # the share of time with a kernel running
+    longest_us: float
+    after: str  # the kernel before the longest gap
+    iteration_us: float
+
+
+def gaps_of(task: Task) -> Gaps:
+    """Train until warm, and watch one iteration after the other, between two log lines."""
+    session = open_session(task)
+    try:
+        train_round(session)
+        train_round(session)
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            _iterate(session, task.iterations)
+            wait()
+    finally:
+        session.parts.close()
+    events = found.events() or []
+    spans = [
+        Span(event.time_range.start, event.time_range.end, event.name)
+        for event in events
+        if event.device_type.name == "CUDA"
+    ]
+    return summarise(spans, task.iterations)
+
+
+def _iterate(session: Session, iterations: int) -> None:
+    """What `loop.run` does besides logging, which waits for the device."""
+    parts = session.parts
+    for _ in range(iterations):
+        parts.learner.anneal(session.remaining)
+        parts.learn_from(parts.collector.collect())
+        parts.collector.publish()
+
+
+class Span(NamedTuple):
+    """A kernel or a copy, in microseconds."""
+
+    start: float
+    end: float
+    name: str
+
+
+def summarise(spans: Iterable[Span], iterations: int) -> Gaps:
+    """Spans may overlap: time counts once."""
+    ordered = sorted(spans)
+    idle = list(_idle(ordered))
+    first, last = ordered[0].start, max(span.end for span in ordered)
+    longest, after = max(idle, default=(0.0, ""))
+    share = 1.0 - sum(gap for gap, _ in idle) / (last - first)
+    return Gaps(len(ordered), share, longest, after, (last - first) / iterations)
+
+
+def _idle(ordered: list[Span]) -> Iterator[tuple[float, str]]:
+    """Each gap, and what ran before it."""
+    latest = ordered[0]
+    for span in ordered[1:]:
+        if span.start > latest.end:
+            yield span.start - latest.end, latest.name
+        latest = max(latest, span, key=lambda one: one.end)
