@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench import crawl, handover, io, lag, learning, overlap, pools, tensor
+from bench import crawl, handover, io, lag, learning, overlap, pools, population, startup, tensor
 from bench.record import Cases, publish
 
 BENCHES: dict[str, Cases] = {
@@ -15,6 +15,8 @@ BENCHES: dict[str, Cases] = {
     "learning": learning.CASES,
     "overlap": overlap.CASES,
     "pools": pools.CASES,
+    "population": population.CASES,
+    "startup": startup.CASES,
     "tensor": tensor.CASES,
 }
 

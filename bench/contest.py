@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from bench.gpu import GpuWatch
 from bench.record import Row
 
-_PATIENCE_S = 300.0
+_PATIENCE_S = 120.0
 
 
 class Entrant(NamedTuple):
@@ -52,11 +52,12 @@ class Result(NamedTuple):
 
     def summary(self) -> dict[str, Any]:
         """For the details of a row."""
+        failed = {"failed": self.failure} if self.failure else {}
         if not self.lines:
-            return {"failed": self.failure}
+            return failed
         spread = (max(self.rates) - min(self.rates)) / self.rate
         last = {k: v for k, v in self.lines[-1].items() if k not in ("steps_per_s", "between")}
-        return {"steps_per_s": self.rates, "spread": round(spread, 3), **last}
+        return {"steps_per_s": self.rates, "spread": round(spread, 3), **last, **failed}
 
 
 class _Child:
@@ -148,7 +149,10 @@ def rows(bench: str, case: str, results: Sequence[Result]) -> list[Row]:
     """
     ours, *peers = results
     ranked = sorted(peers, key=lambda peer: -peer.rate if peer.lines else 0.0)
-    return [_row(bench, case, ours, peer, best=peer is ranked[0]) for peer in ranked]
+    return [
+        _row(bench, case, ours, peer, best=peer is ranked[0] and bool(peer.lines))
+        for peer in ranked
+    ]
 
 
 def _row(bench: str, case: str, ours: Result, peer: Result, best: bool) -> Row:

@@ -55,7 +55,7 @@ class GpuWatch:
         return {name: round(value, 1) for name, value in means.items()} or None
 
     def _watch(self, chip: Any) -> None:
-        counters = _Counters(chip) if _has_counters(chip) else None
+        counters = _counters(chip)
         counted_at = time.monotonic()
         while not self._over.wait(_EVERY_S):
             now = time.monotonic()
@@ -91,13 +91,15 @@ def _look(chip: Any) -> dict[str, float]:
         return {}
 
 
-def _has_counters(chip: Any) -> bool:
+def _counters(chip: Any) -> _Counters | None:
+    """None where the chip has none, or does not let us read them."""
     import pynvml
 
     try:
-        return bool(pynvml.nvmlGpmQueryDeviceSupport(chip).isSupportedDevice)
+        supported = pynvml.nvmlGpmQueryDeviceSupport(chip).isSupportedDevice
+        return _Counters(chip) if supported else None
     except pynvml.NVMLError:
-        return False
+        return None
 
 
 class _Counters:

@@ -43,7 +43,7 @@ def surroundings() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "gpu": gpu,
         "python": platform.python_version(),
-        "versions": {name: version_if_any(name) for name in ("torch", "numpy", "gymnasium")},
+        "versions": {name: _version(name) for name in ("torch", "numpy", "gymnasium")},
     }
 
 
@@ -76,8 +76,12 @@ def _keep(file: Path, where: dict[str, Any], row: dict[str, Any]) -> None:
     file.write_text(json.dumps({**where, "rows": rows}, indent=1, allow_nan=False) + "\n")
 
 
-def version_if_any(package: str) -> str | None:
-    """Of a package that may not be installed."""
+def named(package: str) -> str:
+    """With its version, if it is installed."""
+    return f"{package} {_version(package) or ''}".strip()
+
+
+def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -20,7 +20,7 @@ from bench.contest import Entrant
 from bench.gaps import gaps_of
 from bench.peers.child import Task
 from bench.peers.ours import open_session, train_round
-from bench.record import Cases, Row, version_if_any
+from bench.record import Cases, Row, named
 
 _ON_GPU = torch.cuda.is_available()
 _TRIED_WITH = 1 if _ON_GPU else 64
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
         return max(4, self.n_envs // _TRIED_WITH)
 
     def asked(self, iterations: int, seconds: float, **more: object) -> dict[str, object]:
-        """Arguments of a trainer; `iterations` of a round last for a tenth of a second or so."""
+        """Arguments of a trainer: iterations of a round, and seconds of a stretch."""
         arch = ",".join(map(str, self.arch))
         sizes = {"env": self.env, "envs": self.envs, "steps": self.n_steps, "arch": arch}
         return {**sizes, "iterations": iterations if _ON_GPU else 2, "seconds": seconds, **more}
@@ -58,12 +58,17 @@ WIDE = Shape(4096, 32, (1024, 512, 256))
 def _speed(
     case: str, shape: Shape, precision: str, iterations: int, peers: tuple[str, ...]
 ) -> Iterator[Row]:
-    """Peers that are far behind are measured once, for a second."""
-    fast = shape.asked(iterations, 2.0, precision=precision)
-    slow = shape.asked(3, 1.0, precision=precision)
-    jax = Entrant(_named("jax"), "whole_loop_jax", fast, alone=True)
+    """Rounds of `iterations`, which ought to last for a fifth of a second.
+
+    Peers that are far behind are measured once, for a second.
+    """
+    fast, half, slow = (
+        shape.asked(count, seconds, precision=precision)
+        for count, seconds in ((iterations, 2.0), (iterations // 2, 2.0), (3, 1.0))
+    )
+    jax = Entrant(named("jax"), "whole_loop_jax", half, alone=True)
     entrants = [Entrant("ours", "ours", fast), jax]
-    entrants += [Entrant(_named(_PEERS[peer]), peer, slow, repeats=1) for peer in peers]
+    entrants += [Entrant(named(_PEERS[peer]), peer, slow, repeats=1) for peer in peers]
     yield from contest.rows("tensor", f"{case}: {shape}, {precision}", contest.contest(entrants))
 
 
@@ -76,7 +81,7 @@ def _mission() -> Iterator[Row]:
     entrants = [
         Entrant("ours", "ours", tensors.asked(5, 2.0)),
         Entrant(name, "ours", in_numpy.asked(2, 2.0)),
-        Entrant(_named("skrl"), "skrl", tensors.asked(1, 1.0), repeats=1),
+        Entrant(named("skrl"), "skrl", tensors.asked(1, 1.0), repeats=1),
     ]
     yield from contest.rows("tensor", f"mission: {tensors}", contest.contest(entrants))
 
@@ -137,17 +142,11 @@ def _task(shape: Shape, iterations: int, precision: str = "tf32", executor: str 
     return Task(*sizes, *how, seconds=0.0, on_request=False)
 
 
-def _named(package: str) -> str:
-    """With its version, if it is there."""
-    return f"{package} {version_if_any(package) or ''}".strip()
-
-
 CASES: Cases = {
-    # their rounds, of ours and of JAX: iterations that last for a tenth of a second or so
-    "small": partial(_speed, "small", SMALL, "tf32", 100, ("skrl", "rsl_rl", "rl_games")),
-    "large": partial(_speed, "large", LARGE, "tf32", 20, ("skrl", "rsl_rl")),
-    "wide-tf32": partial(_speed, "wide", WIDE, "tf32", 4, ("skrl", "rsl_rl")),
-    "wide-bf16": partial(_speed, "wide", WIDE, "bf16", 8, ("rsl_rl",)),
+    "small": partial(_speed, "small", SMALL, "tf32", 200, ("skrl", "rsl_rl", "rl_games")),
+    "large": partial(_speed, "large", LARGE, "tf32", 40, ("skrl", "rsl_rl")),
+    "wide-tf32": partial(_speed, "wide", WIDE, "tf32", 8, ("skrl", "rsl_rl")),
+    "wide-bf16": partial(_speed, "wide", WIDE, "bf16", 12, ("rsl_rl",)),
     "busy, small": partial(_busy, "small", SMALL),
     "busy, large": partial(_busy, "large", LARGE),
     "mission": _mission,

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others are on the GPU, too
@@ -228,6 +229,8 @@ def program(task: Task) -> tuple[Learner, Callable[[Learner], Learner]]:
 
 def train(task: Task, stretches: Stretches) -> None:
     assert task.env == "tensor/CartPole-v1", "there is no other environment here"
+    if Path("/dev/nvidiactl").exists() and jax.default_backend() == "cpu":
+        raise RuntimeError("there is a GPU, and this JAX cannot use it: pip install 'jax[cuda12]'")
     of_float32 = "float32" if task.precision == "fp32" else "tensorfloat32"
     jax.config.update("jax_default_matmul_precision", of_float32)
     learner, many = program(task)
