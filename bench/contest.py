@@ -64,22 +64,27 @@ class _Child:
     """A process that trains when asked to, and is ended when it does not answer."""
 
     def __init__(self, entrant: Entrant, closing: ExitStack) -> None:
-        self.entrant, self._closing = entrant, closing
+        self.entrant = entrant
         self.lines: list[dict[str, Any]] = []
         self.failure: str | None = None
-
-    def start(self) -> None:
-        words = [f"--{name}={value}" for name, value in self.entrant.asked.items()]
+        words = [f"--{name}={value}" for name, value in entrant.asked.items()]
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, the child writes to it until the end
-        self._errors = self._closing.enter_context(errors)
+        self._errors = closing.enter_context(errors)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"bench.peers.{self.entrant.module}", *words, "--on-request"],
+            [sys.executable, "-m", f"bench.peers.{entrant.module}", *words, "--on-request"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
         )
-        self._closing.callback(self._close)
+        closing.callback(self._close)
+
+    def ask(self) -> None:
+        """To warm up, the first time; then for a stretch."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # `answer` finds that it has ended
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any] | None:
         """The next line; None if it has ended, and then there is a failure."""
@@ -100,10 +105,7 @@ class _Child:
         """Have it train for a stretch, unless it has failed."""
         if self.failure is not None:
             return
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # `answer` finds that it has ended
-            self._process.stdin.write("go\n")
-            self._process.stdin.flush()
+        self.ask()
         line = self.answer()
         if line is not None:
             self.lines.append(line | {"gpu": gpu.between(*line["between"])})
@@ -128,11 +130,11 @@ def contest(entrants: Sequence[Entrant]) -> list[Result]:
         children = [_Child(entrant, closing) for entrant in entrants]
         for child in children:
             if child.entrant.alone:
-                child.start()
+                child.ask()
                 child.answer()
         others = [child for child in children if not child.entrant.alone]
         for child in others:
-            child.start()
+            child.ask()
         for child in others:
             child.answer()
         for turn in range(max(entrant.repeats for entrant in entrants)):

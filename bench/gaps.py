@@ -1,15 +1,17 @@
-"""How long a GPU idles between two kernels of a training, by torch's profiler.
+"""How much of a GPU ours uses, and how long it idles between two kernels, by torch's profiler.
 
 The profiler itself costs every kernel a little, so gaps are shorter without it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from torch.profiler import ProfilerActivity, profile
 
+from bench.gpu import GpuWatch
 from bench.peers.child import Task
 from bench.peers.on_torch import wait
 from bench.peers.ours import open_session, train_round
@@ -26,12 +28,17 @@ class Gaps(NamedTuple):
     iteration_us: float
 
 
-def gaps_of(task: Task) -> Gaps:
-    """Train until warm, and watch one iteration after the other, between two log lines."""
+def look_into(task: Task) -> tuple[Gaps, dict[str, float] | None]:
+    """Train until warm, watch the GPU for some seconds, and then every kernel of a round."""
     session = open_session(task)
     try:
         train_round(session)
         train_round(session)
+        with GpuWatch() as gpu:
+            began = time.monotonic()
+            while time.monotonic() - began < task.seconds:
+                train_round(session)
+            used = gpu.between(began, time.monotonic())
         with profile(activities=[ProfilerActivity.CUDA]) as found:
             _iterate(session, task.iterations)
             wait()
@@ -41,9 +48,9 @@ def gaps_of(task: Task) -> Gaps:
     spans = [
         Span(event.time_range.start, event.time_range.end, event.name)
         for event in events
-        if event.device_type.name == "CUDA"
+        if event.device_type.name == "CUDA" and not event.is_user_annotation
     ]
-    return summarise(spans, task.iterations)
+    return summarise(spans, task.iterations), used
 
 
 def _iterate(session: Session, iterations: int) -> None:

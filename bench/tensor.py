@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bench import contest
 from bench.contest import Entrant
-from bench.gaps import gaps_of
+from bench.gaps import look_into
 from bench.peers.child import Task
 from bench.peers.ours import open_session, train_round
 from bench.record import Cases, Row, named
@@ -25,7 +25,7 @@ from bench.record import Cases, Row, named
 _ON_GPU = torch.cuda.is_available()
 _TRIED_WITH = 1 if _ON_GPU else 64
 _PEERS = {"skrl": "skrl", "rsl_rl": "rsl-rl-lib", "rl_games": "rl-games"}
-_DETERMINED = 20  # iterations
+_DETERMINED, _PROFILED = 20, 20  # iterations
 
 
 class Shape(NamedTuple):
@@ -64,7 +64,7 @@ def _speed(
     """
     fast, half, slow = (
         shape.asked(count, seconds, precision=precision)
-        for count, seconds in ((iterations, 2.0), (iterations // 2, 2.0), (3, 1.0))
+        for count, seconds in ((iterations, 2.0), (iterations // 2, 1.5), (3, 1.0))
     )
     jax = Entrant(named("jax"), "whole_loop_jax", half, alone=True)
     entrants = [Entrant("ours", "ours", fast), jax]
@@ -86,27 +86,27 @@ def _mission() -> Iterator[Row]:
     yield from contest.rows("tensor", f"mission: {tensors}", contest.contest(entrants))
 
 
-def _busy(name: str, shape: Shape) -> Iterator[Row]:
+def _busy() -> Iterator[Row]:
     """How much of the time, and of the chip, ours uses; and how long it idles between kernels."""
     if not _ON_GPU:
         print("busy: this needs a GPU.", file=sys.stderr)
         return
-    (ours,) = contest.contest([Entrant("ours", "ours", shape.asked(20, 2.0), repeats=1)])
-    found = gaps_of(_task(shape, iterations=8))
-    yield Row(
-        "tensor",
-        f"busy, {name}: {shape}",
-        round(found.busy, 4),
-        "share of time with a kernel running, by torch's profiler",
-        ceiling=1.0,
-        details={
-            "kernels": found.kernels,
-            "longest_gap_us": round(found.longest_us, 1),
-            "after": found.after,
-            "iteration_us": round(found.iteration_us, 1),
-            "alone": ours.summary(),
-        },
-    )
+    for name, shape in (("small", SMALL), ("large", LARGE)):
+        found, used = look_into(_task(shape, iterations=_PROFILED, seconds=2.0))
+        yield Row(
+            "tensor",
+            f"busy, {name}: {shape}",
+            round(found.busy, 4),
+            "share of time with a kernel running, by torch's profiler",
+            ceiling=1.0,
+            details={
+                "gpu": used,
+                "kernels_an_iteration": round(found.kernels / _PROFILED, 1),
+                "iteration_us": round(found.iteration_us, 1),
+                "longest_gap_us": round(found.longest_us, 1),
+                "after": found.after,
+            },
+        )
 
 
 def _determinism() -> Iterator[Row]:
@@ -136,10 +136,16 @@ def _trained(executor: str) -> dict[str, Tensor]:
         session.parts.close()
 
 
-def _task(shape: Shape, iterations: int, precision: str = "tf32", executor: str = "auto") -> Task:
+def _task(
+    shape: Shape,
+    iterations: int,
+    seconds: float = 0.0,
+    precision: str = "tf32",
+    executor: str = "auto",
+) -> Task:
+    """For one agent."""
     sizes = (shape.env, shape.envs, shape.n_steps, shape.arch)
-    how = (1, precision, executor, iterations)  # one agent
-    return Task(*sizes, *how, seconds=0.0, on_request=False)
+    return Task(*sizes, 1, precision, executor, iterations, seconds, on_request=False)
 
 
 CASES: Cases = {
@@ -147,8 +153,7 @@ CASES: Cases = {
     "large": partial(_speed, "large", LARGE, "tf32", 40, ("skrl", "rsl_rl")),
     "wide-tf32": partial(_speed, "wide", WIDE, "tf32", 8, ("skrl", "rsl_rl")),
     "wide-bf16": partial(_speed, "wide", WIDE, "bf16", 12, ("rsl_rl",)),
-    "busy, small": partial(_busy, "small", SMALL),
-    "busy, large": partial(_busy, "large", LARGE),
+    "busy": _busy,
     "mission": _mission,
     "determinism": _determinism,
 }

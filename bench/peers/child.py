@@ -2,8 +2,9 @@
 
 A trainer trains in rounds of a few iterations and calls `after_round` when the device is done with
 one. The first rounds warm up. Then a stretch is as many rounds as last for some seconds, and gives
-one JSON line. With `--on-request` there is a line when it is warm and one for each line on standard
-input, so that several such processes can take turns; else there is one stretch.
+one JSON line. With `--on-request` it begins at the first line on standard input, says when it is
+warm, and trains for a stretch at every other line, so that several such processes can take turns;
+else there is one stretch.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ def main(train: Callable[[Task, Stretches], None], *packages: str) -> None:
     task = _asked(sys.argv[1:])
     with open(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # trainers print, too
+        if task.on_request:
+            sys.stdin.readline()
         train(task, Stretches(task, packages, answer))
 
 

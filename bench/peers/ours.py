@@ -1,4 +1,7 @@
-"""Stoker, through what `stoker train` calls, in the same kind of process as its peers."""
+"""Stoker, through what `stoker train` calls, in the same kind of process as its peers.
+
+It normalises observations and rewards, as it does by default; the peers are not asked to.
+"""
 
 from __future__ import annotations
 
