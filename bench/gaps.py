@@ -58,7 +58,7 @@ def _iterate(session: Session, iterations: int) -> None:
     parts = session.parts
     for _ in range(iterations):
         parts.learner.anneal(session.remaining)
-        parts.learn_from(parts.collector.collect())
+        parts.lesson(parts.collector.collect())
         parts.collector.publish()
 
 

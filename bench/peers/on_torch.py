@@ -8,7 +8,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from stoker.envs.registry import EnvFactory
+from stoker.envs.registry import EnvFactory, is_device_vector
 from stoker.pools.tensor import TensorPool, describe_tensor_env
 from stoker.types import PLAIN, TensorEnv
 
@@ -31,6 +31,7 @@ def open_envs(name: str, n: int) -> tuple[TensorEnv, TensorPool]:
     """A tensor environment, and many of it that have begun; see `TensorPool.advance`."""
     env = EnvFactory(name).make()
     assert not isinstance(env, gymnasium.Env), f"{name} is not a tensor environment"
+    assert not is_device_vector(env), f"{name} steps by itself"
     pool = TensorPool(env, describe_tensor_env(name, env), n, DEVICE)
     pool.begin(0)
     return env, pool
