@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from stoker.kernels import activations_on_gpu
 from stoker.kernels.mlp import CLIP, Net
 from stoker.kernels.tiles_on_gpu import multiplied
 
@@ -130,31 +131,13 @@ def observed(
 
 
 @triton.jit
-def _activated(z, activation: tl.constexpr):
-    if activation == "tanh":
-        h = 1.0 - 2.0 / (tl.exp(2.0 * z) + 1.0)
-    elif activation == "relu":
-        h = tl.maximum(z, 0.0)
-    elif activation == "elu":
-        h = tl.where(z > 0.0, z, tl.exp(tl.minimum(z, 0.0)) - 1.0)
-    else:
-        h = z * tl.sigmoid(z)
-    return h
-
-
-@triton.jit
 def slope(z, h, activation: tl.constexpr):
     """Of the activation that made `h` of `z`."""
-    if activation == "tanh":
-        slope = 1.0 - h * h
-    elif activation == "relu":
-        slope = tl.where(h > 0.0, 1.0, 0.0)
-    elif activation == "elu":
-        slope = tl.where(h > 0.0, 1.0, h + 1.0)
+    if activation == "silu":
+        result = activations_on_gpu.slope(z, activation)
     else:
-        share = tl.sigmoid(z)
-        slope = share + h * (1.0 - share)
-    return slope
+        result = activations_on_gpu.slope(h, activation)
+    return result
 
 
 @triton.jit
@@ -167,5 +150,5 @@ def passed(
     for i in tl.static_range(depth):
         z = product(after[i], weights[i], precision) + biases[i][None, :]
         before = before + (z,)
-        after = after + (_activated(z, activation),)
+        after = after + (activations_on_gpu.activated(z, activation, precision != "ieee"),)
     return before, after

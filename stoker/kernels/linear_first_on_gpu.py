@@ -1,7 +1,8 @@
-"""Gradients of a narrow first layer, taken where those of the layer above it are multiplied.
+"""A narrow first layer of wide networks, forward and backward.
 
-The gradient before the first layer's activation is the widest thing of a backward pass, and nothing
-but that layer's own parameters depends on it: so it never leaves the chip.
+With so few inputs there is little to multiply: forward, only the writing counts. Its gradients are
+taken where those of the layer above are multiplied. What goes back to it is the widest thing of a
+backward pass, and nothing but its own parameters depends on it: so that never leaves the chip.
 """
 
 from __future__ import annotations
@@ -11,19 +12,68 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stoker.kernels.linear import Activation, Precision
-from stoker.kernels.linear_on_gpu import along_depth, derivative, fitting, grid_of
+from stoker.kernels.activations_on_gpu import activated, slope
+from stoker.kernels.linear import Activation, Precision, stored
+from stoker.kernels.linear_on_gpu import along_depth, fitting, grid_of
 from stoker.kernels.tiles_on_gpu import (
     Tile,
     block_product,
     by_network,
+    clipped,
     input_precision_of,
     multiplied,
     placed,
 )
 
 MOST_INPUTS = 31
-"""Of a first layer: with a column of ones for the bias, what a small block of a product holds."""
+"""Of `backward_first`: with ones for the bias beside them, what a small block holds."""
+MOST_ADDED = 16
+"""Inputs of `forward_first`: beyond, matrix units are faster."""
+FORWARD = Tile(rows=32, columns=256, depth=0, warps=4, stages=1)
+
+
+@triton.jit(do_not_specialize=["rows"])  # else some minibatches would be built for amid a run
+def _forward(
+    x,
+    weight,
+    bias,
+    out,
+    kept,
+    limit,
+    rows,
+    outputs,
+    x_network,
+    x_row,
+    weight_network,
+    bias_network,
+    inputs: tl.constexpr,
+    limited: tl.constexpr,
+    activation: tl.constexpr,
+    rough: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_columns: tl.constexpr,
+):
+    network = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
+    here, inside = row < rows, column < outputs
+    if limited:
+        here = here & (row < tl.load(limit))
+    row = row.to(tl.int64)
+    added = tl.load(bias + network * bias_network + column, inside, other=0.0).to(tl.float32)
+    total = tl.zeros([block_rows, block_columns], tl.float32) + added[None, :]
+    x += network * x_network
+    weight += network * weight_network
+    for i in tl.static_range(inputs):
+        a = tl.load(x + row * x_row + i, here, other=0.0).to(tl.float32)
+        b = tl.load(weight + column * inputs + i, inside, other=0.0).to(tl.float32)
+        total += a[:, None] * b[None, :]
+    place = (network * rows + row[:, None]) * outputs + column[None, :]
+    within = here[:, None] & inside[None, :]
+    result = activated(total, activation, rough)
+    tl.store(out + place, result.to(out.dtype.element_ty), within)
+    if activation == "silu":
+        tl.store(kept + place, total.to(kept.dtype.element_ty), within)
 
 
 @triton.jit(do_not_specialize=["rows"])  # else some minibatches would be built for amid a run
@@ -82,7 +132,7 @@ def _first(
     kept_block = kept + network * kept_network + first * kept_row
     inside = there & (column < middle)[None, :]
     below = tl.load(kept_block + row[:, None] * kept_row + column[None, :], inside, other=0.0)
-    total *= derivative(below.to(tl.float32), activation)
+    total *= slope(below.to(tl.float32), activation)
     i = tl.arange(0, padded)[None, :]
     x_at = x + network * x_network + first * x_row + row[:, None] * x_row + i
     seen = tl.load(x_at, there & (i < inputs), other=0.0)
@@ -93,8 +143,49 @@ def _first(
     width = inputs + 1
     block = partial + (row_block.to(tl.int64) * tl.num_programs(1) + network) * middle * width
     i = tl.arange(0, padded)[:, None]
-    stored = (i < width) & (column < middle)[None, :]
-    tl.store(block + column[None, :] * width + i, share, stored)
+    within = (i < width) & (column < middle)[None, :]
+    tl.store(block + column[None, :] * width + i, share, within)
+
+
+def forward_first(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    activation: Activation,
+    precision: Precision,
+    limit: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`linear_on_gpu.forward` of few inputs, in float32 but for what it reads and writes.
+
+    An output's weights lie side by side, next to those of the output before.
+    """
+    networks, outputs, inputs = weight.shape
+    x = by_network(x, networks)
+    rows, tile = x.shape[1], clipped(FORWARD, FORWARD.rows, outputs, inputs)
+    out = torch.empty(networks, rows, outputs, dtype=stored(precision), device=x.device)
+    kept = torch.empty_like(out) if activation == "silu" else out
+    _forward[(triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.columns), networks)](
+        x,
+        weight,
+        bias,
+        out,
+        kept,
+        out if limit is None else limit,
+        rows,
+        outputs,
+        *x.stride()[:2],
+        weight.stride(0),
+        bias.stride(0),
+        inputs=inputs,
+        limited=limit is not None,
+        activation=activation,
+        rough=precision != "fp32",
+        block_rows=tile.rows,
+        block_columns=tile.columns,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out, kept
 
 
 def backward_first(

@@ -13,10 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stoker.kernels import linear_bulk_on_gpu
+from stoker.kernels.activations_on_gpu import activated, slope
 from stoker.kernels.linear import Activation, Precision, stored
 from stoker.kernels.linear_weight_on_gpu import backward_weight
 from stoker.kernels.tiles_on_gpu import (
-    INTERPRETED,
     PROCESSORS,
     Tile,
     block_product,
@@ -45,48 +46,6 @@ TILES: dict[Precision, tuple[Tile, ...]] = {
 SHALLOW = 64
 """Products no deeper than this leave out the first, for they wait for their writes."""
 
-HARDWARE_TANH = True
-"""In bf16, one instruction with an error of 2^-11 at most, which bfloat16 would not show."""
-
-
-@triton.jit
-def _tanh(x, hardware: tl.constexpr):
-    if hardware and not INTERPRETED:
-        result = tl.inline_asm_elementwise(
-            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        result = 2 * tl.sigmoid(2 * x) - 1
-    return result
-
-
-@triton.jit
-def _activated(x, activation: tl.constexpr, hardware_tanh: tl.constexpr):
-    """The activation; what is not a number stays so."""
-    if activation == "tanh":
-        result = _tanh(x, hardware_tanh)
-    elif activation == "relu":
-        result = tl.where(x < 0, 0.0, x)
-    elif activation == "elu":
-        result = tl.where(x < 0, tl.exp(x) - 1, x)
-    else:
-        result = x * tl.sigmoid(x)
-    return result
-
-
-@triton.jit
-def derivative(kept, activation: tl.constexpr):
-    if activation == "tanh":
-        result = 1 - kept * kept
-    elif activation == "relu":
-        result = tl.where(kept > 0, 1.0, 0.0)
-    elif activation == "elu":
-        result = tl.where(kept > 0, 1.0, kept + 1)
-    else:
-        sigmoid = tl.sigmoid(kept)
-        result = sigmoid * (1 + kept * (1 - sigmoid))
-    return result
-
 
 @triton.jit(do_not_specialize=["rows"])  # else some minibatches would be built for amid a run
 def _forward(
@@ -108,7 +67,7 @@ def _forward(
     bias_output,
     limited: tl.constexpr,
     activation: tl.constexpr,
-    hardware_tanh: tl.constexpr,
+    rough: tl.constexpr,
     whole_depth: tl.constexpr,
     input_precision: tl.constexpr,
     block_rows: tl.constexpr,
@@ -150,7 +109,7 @@ def _forward(
     block = (network * rows + first) * outputs
     place = row[:, None] * outputs + column[None, :]
     here = (row < left)[:, None] & (column < outputs)[None, :]
-    result = _activated(total, activation, hardware_tanh)
+    result = activated(total, activation, rough)
     tl.store(out + block + place, result.to(out.dtype.element_ty), here)
     if activation == "silu":
         tl.store(kept + block + place, total.to(kept.dtype.element_ty), here)
@@ -207,7 +166,7 @@ def _backward_input(
     here = (row < rows - first)[:, None] & (column < inputs)[None, :]
     kept_block = kept + network * kept_network + first * kept_row
     below = tl.load(kept_block + row[:, None] * kept_row + column[None, :], here, other=0.0)
-    total *= derivative(below.to(tl.float32), activation)
+    total *= slope(below.to(tl.float32), activation)
     block = d_in + (network * rows + first) * inputs
     place = row[:, None] * inputs + column[None, :]
     tl.store(block + place, total.to(d_in.dtype.element_ty), here)
@@ -228,6 +187,8 @@ def forward(
     """See `linear.forward`. No row from `limit` on, one number on the device, is computed."""
     networks, outputs, inputs = weight.shape
     x = by_network(x, networks)
+    if tile is None and limit is None and linear_bulk_on_gpu.usable(precision, x, weight):
+        return linear_bulk_on_gpu.forward(x, weight, bias, activation, precision)
     rows = x.shape[1]
     tile = fitting(tile, precision, networks, rows, outputs, inputs)
     out = torch.empty(networks, rows, outputs, dtype=stored(precision), device=x.device)
@@ -247,7 +208,7 @@ def forward(
         *bias.stride(),
         limited=limit is not None,
         activation=activation,
-        hardware_tanh=HARDWARE_TANH and precision == "bf16",
+        rough=precision != "fp32",
         whole_depth=inputs % tile.depth == 0,
         input_precision=input_precision_of(precision),
         block_rows=tile.rows,
@@ -298,6 +259,8 @@ def _input_gradient(
     networks, outputs, inputs = weight.shape
     weight = along_depth(weight, precision)
     d_out, kept = by_network(d_out, networks), by_network(kept, networks)
+    if tile is None and linear_bulk_on_gpu.usable(precision, d_out, _along_rows(weight), kept):
+        return linear_bulk_on_gpu.backward_input(d_out, weight, kept, activation, precision)
     rows = d_out.shape[1]
     tile = fitting(tile, precision, networks, rows, inputs, outputs)
     d_in = torch.empty(networks, rows, inputs, dtype=stored(precision), device=d_out.device)
@@ -334,6 +297,11 @@ def along_depth(weight: Tensor, precision: Precision) -> Tensor:
     if precision == "tf32" and weight.stride(1) != 1:
         return weight.mT.contiguous().mT  # they read float32 along the depth alone
     return weight
+
+
+def _along_rows(weight: Tensor) -> Tensor:
+    """The weight, or its transpose, whichever lies in whole rows."""
+    return weight.mT if weight.stride(1) == 1 else weight
 
 
 def fitting(

@@ -36,10 +36,15 @@ def multiplied(a, b, total, input_precision: tl.constexpr):
 @triton.jit
 def placed(down, across, band: tl.constexpr):
     """Block row and block column of this program; bands of rows come one after another."""
-    program = tl.program_id(0)
-    first = program // (band * across) * band
+    return placed_at(tl.program_id(0), down, across, band)
+
+
+@triton.jit
+def placed_at(number, down, across, band: tl.constexpr):
+    """The same for a block by its number."""
+    first = number // (band * across) * band
     height = tl.minimum(down - first, band)
-    inside = program % (band * across)
+    inside = number % (band * across)
     return first + inside % height, inside // height
 
 

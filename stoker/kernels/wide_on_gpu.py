@@ -16,7 +16,12 @@ from torch import Tensor
 from stoker.kernels import layers_on_gpu, linear_on_gpu, mlp_gradient_on_gpu, mlp_on_gpu
 from stoker.kernels.layers_on_gpu import Launch
 from stoker.kernels.linear import Precision, stored
-from stoker.kernels.linear_first_on_gpu import MOST_INPUTS, backward_first
+from stoker.kernels.linear_first_on_gpu import (
+    MOST_ADDED,
+    MOST_INPUTS,
+    backward_first,
+    forward_first,
+)
 from stoker.kernels.linear_weight_on_gpu import backward_weight
 from stoker.kernels.mlp import MEASURED, Moments, Net, PpoTerms, Rows
 from stoker.kernels.tiles_on_gpu import PROCESSORS
@@ -28,7 +33,7 @@ HEAD_NUMBERS = 8192
 """Features of a tile of rows that a program of the last kernel holds."""
 HEAD_PARTS = 4 * PROCESSORS
 """Programs that share the rows of the last kernel, at most."""
-HEAD_WARPS = 8
+HEAD_WARPS = 4
 
 _FETCHED_NUMBERS = 4096  # by one program
 
@@ -250,8 +255,10 @@ def layers_of(
         (weight, bias), *others = (trunk[i] for trunk in trunks)
         apart = [other[0] - weight for other in others], [other[1] - bias for other in others]
         shape = (len(trunks), outputs, inputs)
-        weights.append(rounded[weight:].as_strided(shape, (*(apart[0] or [1]), inputs, 1)))
-        biases.append(flat[bias:].as_strided(shape[:2], (*(apart[1] or [1]), 1)))
+        # Of one network alone the first stride is 0, not 1, by which kernels would not know how
+        # its rows lie in memory, and read them number by number.
+        weights.append(rounded[weight:].as_strided(shape, (*(apart[0] or [0]), inputs, 1)))
+        biases.append(flat[bias:].as_strided(shape[:2], (*(apart[1] or [0]), 1)))
     return _Layers(weights, biases)
 
 
@@ -293,9 +300,10 @@ def passed(
     """What the trunks make of `x` [B, inputs]."""
     given, kept = [x], []
     for weight, bias in zip(*layers, strict=True):
-        out, its_kept = linear_on_gpu.forward(
-            given[-1], weight, bias, net.activation, precision, limit=limit
-        )
+        narrow = weight.shape[2] <= MOST_ADDED
+        forward = forward_first if narrow else linear_on_gpu.forward
+        layer = (given[-1], weight, bias, net.activation, precision)
+        out, its_kept = forward(*layer, limit=limit)
         given.append(out)
         kept.append(its_kept)
     return _Passed(given, kept)

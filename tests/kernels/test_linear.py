@@ -25,7 +25,9 @@ TOLERANCE = (
 """By precision, the largest error over the largest number. Triton's interpreter knows no tf32, and
 cuts numbers off to bfloat16 where a GPU rounds them."""
 SHAPES = [(1, 1, 1, 1), (1, 64, 16, 32), (2, 67, 4, 40), (2, 33, 83, 6), (2, 130, 64, 65)]
-"""Networks, rows, inputs, outputs."""
+BULKY = [(2, 130, 64, 72), (1, 300, 96, 136), (2, 67, 40, 272)]
+SHAPES += BULKY
+"""Networks, rows, inputs, outputs; those that are bulky are for a chip's copy engine."""
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -223,6 +225,42 @@ def test_rows_may_lie_apart(kernels: Any) -> None:
         assert_near(one, other, "fp32")
 
 
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+def test_a_few_programs_bring_and_take_many_blocks(
+    kernels: Any, small: Any, monkeypatch: Any, activation: Any, precision: Any
+) -> None:
+    from stoker.kernels import linear_bulk_on_gpu
+
+    monkeypatch.setattr(linear_bulk_on_gpu, "PROCESSORS", 3)
+    x, weight, bias, d_out, kept = layer(2, 67, 48, 40, precision)
+    assert linear_bulk_on_gpu.usable(precision, x, weight)
+    found = linear_bulk_on_gpu.forward(x, weight, bias, activation, precision, small)
+    for one, other in zip(
+        found, linear.forward_twin(x, weight, bias, activation, precision), strict=True
+    ):
+        assert_near(one, other, precision)
+    weight = kernels.along_depth(weight, precision)
+    d_in, sums = linear_bulk_on_gpu.backward_input(
+        d_out, weight, kept, activation, precision, small
+    )
+    wanted, d_bias = linear.backward_input_twin(d_out, weight, kept, activation, precision)
+    assert_near(d_in, wanted, precision)
+    assert_near(sums.sum(1), d_bias, precision)
+
+
+def test_what_the_copy_engine_cannot_bring_is_left_to_others(kernels: Any) -> None:
+    from stoker.kernels.linear_bulk_on_gpu import usable
+
+    x, weight, _, d_out, kept = layer(2, 67, 48, 40, "bf16")
+    assert usable("bf16", x, weight)
+    assert usable("bf16", d_out, weight, kept)
+    assert not usable("fp32", x.float(), weight.float())
+    assert not usable("bf16", x[:1].expand(2, -1, -1), weight), "the same rows for all"
+    assert not usable("bf16", x[..., 1:33], weight[..., 1:33]), "between two places to begin at"
+    assert not usable("bf16", x[..., :36], weight[..., :36]), "results that are no whole rows"
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -242,6 +280,24 @@ def test_a_first_layers_gradients_are_the_twins(
         for one, other in zip(found, expected, strict=True):
             assert_near(one, other, precision)
     assert found is out
+
+
+@pytest.mark.parametrize("limit", [None, 21])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_first_layers_outputs_are_the_twins(
+    kernels: Any, activation: Any, precision: Any, shared: bool, limit: int | None
+) -> None:
+    from stoker.kernels.linear_first_on_gpu import forward_first
+
+    x, weight, bias, _, _ = layer(2, 67, 5, 300, precision)
+    x = x[0] if shared else x
+    place = None if limit is None else torch.tensor(limit, dtype=torch.int32, device=DEVICE)
+    found = forward_first(x, weight, bias, activation, precision, place)
+    expected = linear.forward_twin(x, weight, bias, activation, precision)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one[:, :limit], other[:, :limit], precision)
 
 
 @pytest.mark.parametrize("limit", [0, 16, 21, 100])
