@@ -1,6 +1,8 @@
 """How much of a GPU ours uses, and how long it idles between two kernels, by torch's profiler.
 
-The profiler itself costs every kernel a little, so gaps are shorter without it.
+The profiler itself costs every kernel a little, so gaps are shorter without it. It begins with a
+GPU that has nothing to do; a few iterations later the host is as far ahead as it is throughout a
+run, and only the iterations after those count.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from bench.peers.on_torch import wait
 from bench.peers.ours import open_session, train_round
 from stoker.train.session import Session
 
+_LEAD = 5  # iterations
+_LONG_US = 50.0
+
 
 class Gaps(NamedTuple):
     """Of some iterations, one after the other."""
@@ -25,6 +30,7 @@ class Gaps(NamedTuple):
     busy: float  # the share of time with a kernel running
     longest_us: float
     after: str  # the kernel before the longest gap
+    long: int  # gaps of more than 50 us
     iteration_us: float
 
 
@@ -40,7 +46,7 @@ def look_into(task: Task) -> tuple[Gaps, dict[str, float] | None]:
                 train_round(session)
             used = gpu.between(began, time.monotonic())
         with profile(activities=[ProfilerActivity.CUDA]) as found:
-            _iterate(session, task.iterations)
+            _iterate(session, _LEAD + task.iterations)
             wait()
     finally:
         session.parts.close()
@@ -71,13 +77,15 @@ class Span(NamedTuple):
 
 
 def summarise(spans: Iterable[Span], iterations: int) -> Gaps:
-    """Spans may overlap: time counts once."""
+    """Spans may overlap: time counts once. Before those of `iterations` come some that lead in."""
     ordered = sorted(spans)
+    ordered = ordered[len(ordered) * _LEAD // (_LEAD + iterations) :]
     idle = list(_idle(ordered))
     first, last = ordered[0].start, max(span.end for span in ordered)
     longest, after = max(idle, default=(0.0, ""))
     share = 1.0 - sum(gap for gap, _ in idle) / (last - first)
-    return Gaps(len(ordered), share, longest, after, (last - first) / iterations)
+    long = sum(gap > _LONG_US for gap, _ in idle)
+    return Gaps(len(ordered), share, longest, after, long, (last - first) / iterations)
 
 
 def _idle(ordered: list[Span]) -> Iterator[tuple[float, str]]:

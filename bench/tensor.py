@@ -104,6 +104,7 @@ def _busy() -> Iterator[Row]:
                 "kernels_an_iteration": round(found.kernels / _PROFILED, 1),
                 "iteration_us": round(found.iteration_us, 1),
                 "longest_gap_us": round(found.longest_us, 1),
+                "gaps_over_50_us": found.long,
                 "after": found.after,
             },
         )

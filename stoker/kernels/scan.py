@@ -13,10 +13,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+_MANY_STEPS = 64  # so many kernels are launched before a compiler would be done
+
 
 def backward(addend: Tensor, factor: Tensor) -> Tensor:
     """x[t] = addend[t] + factor[t] * x[t + 1], where nothing comes after the last."""
-    kernels = _kernels() if addend.is_cuda else None
+    kernels = _kernels() if _worth_building(addend) else None
     if kernels is None:
         return backward_twin(addend, factor)
     return kernels.backward(addend.contiguous(), factor.contiguous())
@@ -27,7 +29,7 @@ def forward(addend: Tensor, keep: Tensor, carried: Tensor) -> tuple[Tensor, Tens
 
     The first has `carried` [N] added, which is what the scan before left.
     """
-    kernels = _kernels() if addend.is_cuda else None
+    kernels = _kernels() if _worth_building(addend) else None
     if kernels is None:
         return forward_twin(addend, keep, carried)
     return kernels.forward(addend.contiguous(), keep.contiguous(), carried)
@@ -90,6 +92,11 @@ def advantages_twin(
     successor = torch.where(ended, final_value.masked_fill(terminated, 0.0), next_value)
     surprise = reward + gamma * successor - value
     return backward_twin(surprise, gamma * gae_lambda * ~ended)
+
+
+def _worth_building(rows: Tensor) -> bool:
+    """Whether to use the kernels, which give the same bits: for few steps, if they are there."""
+    return rows.is_cuda and (len(rows) >= _MANY_STEPS or _kernels.cache_info().currsize > 0)
 
 
 @functools.cache

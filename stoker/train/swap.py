@@ -22,8 +22,9 @@ from stoker.train.overlap import Decision
 from stoker.train.parts import Lesson, Parts
 from stoker.types import Way, as_it_is
 
+_SETTLED = 3  # iterations: the first sets libraries up, the second is captured
 _AFTER_S = 1.0  # of training: most that is short is over by then
-_WORTH_S = 10.0  # of training still to come
+_WORTH_S = 20.0  # of training still to come: a build takes about as long
 _PATIENCE_S = 20.0  # with a build that is under way when the run ends
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,17 +65,19 @@ class Swap:
         self._parts, self._live, self._rehearsal = parts, live, rehearsal
         self._built: Built | None = None
         self._builder: threading.Thread | None = None
-        self._iterations, self._began = 0, time.perf_counter()
+        self.begin_anew()
 
     def begin_anew(self) -> None:
         """Time from now on."""
-        self._iterations, self._began = 0, time.perf_counter()
+        self._iterations, self._began = 0, 0.0
 
     def consider(self) -> Decision | None:
         """Begin to build once that pays; take over once that is done."""
         if self._parts.fused is not None:
             return None
         self._iterations += 1
+        if self._iterations == _SETTLED:
+            self._began = time.perf_counter()
         if self._built is not None:
             return self.take_over(self._built)
         if self._builder is None and self._pays():
@@ -83,8 +86,12 @@ class Swap:
         return None
 
     def _pays(self) -> bool:
+        """Whether there is enough left to train, by how long iterations take now."""
+        timed = self._iterations - _SETTLED
+        if timed <= 0:
+            return False
         spent = time.perf_counter() - self._began
-        left = spent * (self._parts.config.n_iterations / self._iterations - 1)
+        left = spent / timed * (self._parts.config.n_iterations - self._iterations)
         return spent > _AFTER_S and left > _WORTH_S
 
     def _build(self) -> None:
