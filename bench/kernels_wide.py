@@ -194,14 +194,17 @@ def layers(precision: Precision) -> None:
         forward = partial(linear_on_gpu.forward, x, weight, bias, "tanh", precision)
         for tile in choices if i else smaller:
             told(f"{name} forward", tile, partial(forward, tile), flop)
-        weigh = partial(backward_weight, d_out, x, precision, bias)
+        d_weight = torch.empty(2, outputs, inputs, device="cuda")
+        weigh = partial(backward_weight, d_out, x, precision, d_weight)
         told(f"{name} backward weight", "library", partial(weigh, "library"), flop)
         for tile in smaller[: 1 + min(i, 1)]:
             told(f"{name} backward weight", tile, partial(weigh, "kernel", tile), flop)
-        back = partial(linear_on_gpu.backward_input_and_bias, d_out, weight, x, "tanh", precision)
+        d_bias = torch.empty(2, inputs, device="cuda")
+        back = partial(linear_on_gpu.backward_input, d_out, weight, x, "tanh", precision, d_bias)
         for tile in choices if i else ():
             told(f"{name} backward input", tile, partial(back, tile), flop)
-        first = partial(backward_first, d_out, weight, x, seen, "tanh", precision)
+        d_first = torch.empty(2, inputs, INPUTS, device="cuda")
+        first = partial(backward_first, d_out, weight, x, seen, "tanh", precision, d_first, d_bias)
         for tile in choices if i == 1 else ():
             told(f"{name} backward first", tile, partial(first, tile), flop)
 

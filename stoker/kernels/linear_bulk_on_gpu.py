@@ -172,7 +172,7 @@ def forward(
     precision: Precision,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `linear.forward`, for `x` [G, B, I]."""
+    """See `linear.forward_twin`, for `x` [G, B, I]."""
     (networks, outputs, inputs), rows = weight.shape, x.shape[1]
     tile = _clipped(tile or _fitting(precision, networks, rows, outputs), outputs, inputs)
     halves = 2 if tile.columns > 128 else 1
@@ -212,7 +212,7 @@ def backward_input(
     precision: Precision,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`d_in` of `linear.backward_input`, and its column sums by blocks of rows, [G, blocks, I].
+    """`d_in` of `linear_on_gpu.backward_input`, and its sums by blocks of rows, [G, blocks, I].
 
     For TF32 `weight` [G, O, I] must lie along its outputs: matrix units read float32 so alone.
     """

@@ -15,6 +15,7 @@ from torch import Tensor
 from stoker.kernels.activations_on_gpu import activated, slope
 from stoker.kernels.linear import Activation, Precision, stored
 from stoker.kernels.linear_on_gpu import along_depth, fitting, grid_of
+from stoker.kernels.sums_on_gpu import summed
 from stoker.kernels.tiles_on_gpu import (
     Tile,
     block_product,
@@ -105,7 +106,10 @@ def _first(
     block_depth: tl.constexpr,
     band: tl.constexpr,
 ):
-    """One block of rows' share: x and ones, transposed, times a block of the gradient."""
+    """One block of rows' share: x and ones, transposed, times a block of the gradient.
+
+    The weight's comes first, then the bias's.
+    """
     down, across = tl.cdiv(rows, block_rows), tl.cdiv(middle, block_columns)
     row_block, column_block = placed(down, across, band)
     network = tl.program_id(1).to(tl.int64)
@@ -140,11 +144,12 @@ def _first(
     share = tl.zeros([padded, block_columns], tl.float32)
     rounded = total.to(d_out.dtype.element_ty)
     share = multiplied(tl.trans(seen), rounded, share, input_precision)
-    width = inputs + 1
-    block = partial + (row_block.to(tl.int64) * tl.num_programs(1) + network) * middle * width
+    size = middle * (inputs + 1)
+    block = partial + (row_block.to(tl.int64) * tl.num_programs(1) + network) * size
     i = tl.arange(0, padded)[:, None]
-    within = (i < width) & (column < middle)[None, :]
-    tl.store(block + column[None, :] * width + i, share, within)
+    within = (i <= inputs) & (column < middle)[None, :]
+    place = tl.where(i < inputs, column[None, :] * inputs + i, middle * inputs + column[None, :])
+    tl.store(block + place, share, within)
 
 
 def forward_first(
@@ -195,13 +200,14 @@ def backward_first(
     x: Tensor,
     activation: Activation,
     precision: Precision,
+    d_weight: Tensor,
+    d_bias: Tensor,
     tile: Tile | None = None,
-    out: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """`linear.backward_input` and then `linear.backward_weight` of the layer below, the first one.
+) -> None:
+    """What `linear.backward_input_twin` and then `backward_weight_twin` make of the first layer.
 
     `weight` [G, O, M] and `d_out` [G, B, O] are the second layer's; `kept` [G, B, M] and `x` [B, I]
-    or [G, B, I] the first one's, whose gradients [G, M, I] and [G, M] go to `out` if it is given.
+    or [G, B, I] the first one's, whose gradients go to `d_weight` [G, M, I] and `d_bias` [G, M].
     """
     (networks, outputs, middle), inputs = weight.shape, x.shape[-1]
     weight = along_depth(weight, precision)
@@ -210,7 +216,7 @@ def backward_first(
     rows = d_out.shape[1]
     tile = fitting(tile, precision, networks, rows, middle, outputs)
     blocks = triton.cdiv(rows, tile.rows)
-    partial = torch.empty(blocks, networks, middle, inputs + 1, device=d_out.device)
+    partial = torch.empty(blocks, networks, middle * (inputs + 1), device=d_out.device)
     _first[grid_of(tile, networks, rows, middle)](
         d_out,
         weight,
@@ -236,9 +242,5 @@ def backward_first(
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    if out is None:
-        total = partial.sum(0)
-        return total[..., :inputs], total[..., inputs]
-    torch.sum(partial[..., :inputs], 0, out=out[0])
-    torch.sum(partial[..., inputs], 0, out=out[1])
-    return out
+    summed(partial[..., : middle * inputs], d_weight.flatten(1))
+    summed(partial[..., middle * inputs :], d_bias)

@@ -16,7 +16,7 @@ from torch import Tensor
 from stoker.kernels import linear_bulk_on_gpu
 from stoker.kernels.activations_on_gpu import activated, slope
 from stoker.kernels.linear import Activation, Precision, stored
-from stoker.kernels.linear_weight_on_gpu import backward_weight
+from stoker.kernels.sums_on_gpu import summed
 from stoker.kernels.tiles_on_gpu import (
     PROCESSORS,
     Tile,
@@ -133,7 +133,6 @@ def _backward_input(
     kept_network,
     kept_row,
     activation: tl.constexpr,
-    sum_columns: tl.constexpr,
     whole_depth: tl.constexpr,
     input_precision: tl.constexpr,
     block_rows: tl.constexpr,
@@ -170,9 +169,8 @@ def _backward_input(
     block = d_in + (network * rows + first) * inputs
     place = row[:, None] * inputs + column[None, :]
     tl.store(block + place, total.to(d_in.dtype.element_ty), here)
-    if sum_columns:
-        sums_at = sums + (network * down + row_block) * inputs + column
-        tl.store(sums_at, tl.sum(total, 0), column < inputs)
+    sums_at = sums + (network * down + row_block) * inputs + column
+    tl.store(sums_at, tl.sum(total, 0), column < inputs)
 
 
 def forward(
@@ -184,7 +182,7 @@ def forward(
     tile: Tile | None = None,
     limit: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `linear.forward`. No row from `limit` on, one number on the device, is computed."""
+    """See `linear.forward_twin`. No row from `limit` on, one number on the device, is computed."""
     networks, outputs, inputs = weight.shape
     x = by_network(x, networks)
     if tile is None and limit is None and linear_bulk_on_gpu.usable(precision, x, weight):
@@ -227,45 +225,21 @@ def backward_input(
     kept: Tensor,
     activation: Activation,
     precision: Precision,
+    d_bias: Tensor,
     tile: Tile | None = None,
 ) -> Tensor:
-    """See `linear.backward_input`."""
-    return _input_gradient(d_out, weight, kept, activation, precision, tile, sum_columns=False)[0]
-
-
-def backward_input_and_bias(
-    d_out: Tensor,
-    weight: Tensor,
-    kept: Tensor,
-    activation: Activation,
-    precision: Precision,
-    tile: Tile | None = None,
-) -> tuple[Tensor, Tensor]:
-    """See `linear.backward_input_and_bias`."""
-    d_in, sums = _input_gradient(d_out, weight, kept, activation, precision, tile, sum_columns=True)
-    return d_in, sums.sum(1)
-
-
-def _input_gradient(
-    d_out: Tensor,
-    weight: Tensor,
-    kept: Tensor,
-    activation: Activation,
-    precision: Precision,
-    tile: Tile | None,
-    sum_columns: bool,
-) -> tuple[Tensor, Tensor]:
-    """`d_in`, and its column sums by blocks of rows, [G, blocks, I], where they are asked for."""
+    """See `linear.backward_input_twin`; the column sums go to `d_bias` [G, I]."""
     networks, outputs, inputs = weight.shape
     weight = along_depth(weight, precision)
     d_out, kept = by_network(d_out, networks), by_network(kept, networks)
     if tile is None and linear_bulk_on_gpu.usable(precision, d_out, _along_rows(weight), kept):
-        return linear_bulk_on_gpu.backward_input(d_out, weight, kept, activation, precision)
+        d_in, sums = linear_bulk_on_gpu.backward_input(d_out, weight, kept, activation, precision)
+        summed(sums.transpose(0, 1), d_bias)
+        return d_in
     rows = d_out.shape[1]
     tile = fitting(tile, precision, networks, rows, inputs, outputs)
     d_in = torch.empty(networks, rows, inputs, dtype=stored(precision), device=d_out.device)
-    blocks = triton.cdiv(rows, tile.rows) if sum_columns else 0
-    sums = torch.empty(networks, blocks, inputs, device=d_out.device)
+    sums = torch.empty(networks, triton.cdiv(rows, tile.rows), inputs, device=d_out.device)
     _backward_input[grid_of(tile, networks, rows, inputs)](
         d_out,
         weight,
@@ -279,7 +253,6 @@ def _input_gradient(
         *weight.stride(),
         *kept.stride()[:2],
         activation=activation,
-        sum_columns=sum_columns,
         whole_depth=outputs % tile.depth == 0,
         input_precision=input_precision_of(precision),
         block_rows=tile.rows,
@@ -289,7 +262,8 @@ def _input_gradient(
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    return d_in, sums
+    summed(sums.transpose(0, 1), d_bias)
+    return d_in
 
 
 def along_depth(weight: Tensor, precision: Precision) -> Tensor:
@@ -336,11 +310,3 @@ def _busy(tile: Tile, networks: int, rows: int, columns: int) -> bool:
 
 def grid_of(tile: Tile, networks: int, rows: int, columns: int) -> tuple[int, int]:
     return triton.cdiv(rows, tile.rows) * triton.cdiv(columns, tile.columns), networks
-
-
-def try_out() -> None:
-    """Build them, and run them once."""
-    ones = torch.ones(1, 16, 16, device="cuda")
-    forward(ones, ones, ones[0, :1], "tanh", "tf32")
-    backward_input_and_bias(ones, ones, ones, "tanh", "tf32")
-    backward_weight(ones, ones, "tf32")

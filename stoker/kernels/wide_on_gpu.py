@@ -24,6 +24,7 @@ from stoker.kernels.linear_first_on_gpu import (
 )
 from stoker.kernels.linear_weight_on_gpu import backward_weight
 from stoker.kernels.mlp import MEASURED, Moments, Net, PpoTerms, Rows
+from stoker.kernels.sums_on_gpu import summed
 from stoker.kernels.tiles_on_gpu import PROCESSORS
 from stoker.kernels.wide import head_of
 
@@ -187,15 +188,13 @@ def gradient(
         precision,
     )
     for i in range(len(net.hidden) - 1, -1, -1):
-        backward_weight(d_out, made.given[i], precision, into.biases[i], out=into.weights[i])
-        below = (d_out, layers.weights[i], made.kept[i - 1])
+        backward_weight(d_out, made.given[i], precision, into.weights[i])
+        below, how = (d_out, layers.weights[i], made.kept[i - 1]), (net.activation, precision)
         if i == 1 and net.inputs <= MOST_INPUTS:
-            first = into.weights[0], into.biases[0]
-            backward_first(*below, x, net.activation, precision, out=first)
+            backward_first(*below, x, *how, into.weights[0], into.biases[0])
             break
         if i:
-            d_out, d_bias = linear_on_gpu.backward_input_and_bias(*below, net.activation, precision)
-            into.biases[i - 1].copy_(d_bias)
+            d_out = linear_on_gpu.backward_input(*below, *how, into.biases[i - 1])
 
 
 def _through_heads(
@@ -237,9 +236,10 @@ def _through_heads(
         made.kept[-1],
         launch,
     )
-    torch.sum(d_head[0, :, :own], 0, out=partial[0, 0, start:])
-    torch.sum(d_head[0, :, own:].unflatten(1, d_bias.shape), 0, out=d_bias)
-    torch.sum(measures, 1, keepdim=True, out=measured)
+    d_head = d_head.transpose(0, 1)
+    summed(d_head[..., :own], partial[0, :, start:])
+    summed(d_head[:, 0, own:].unflatten(1, d_bias.shape), d_bias)
+    summed(measures.transpose(0, 1), measured[0])
     return d_features
 
 
@@ -270,7 +270,7 @@ def fetched(
     index: Tensor | None = None,
     limit: Tensor | None = None,
 ) -> Tensor:
-    """The first `rows` of `obs`, or of `index` into it, standardised; see `linear.forward`."""
+    """The first `rows` of `obs`, or of `index` into it, standardised; see `linear.forward_twin`."""
     inputs = obs.shape[1]
     padded = layers_on_gpu.padded(inputs)
     out = torch.empty(rows, inputs, dtype=stored(precision), device=obs.device)

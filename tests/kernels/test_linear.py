@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -61,11 +59,21 @@ def kernels() -> Any:
     return linear_on_gpu
 
 
-@pytest.fixture
-def weights(kernels: Any) -> Any:
-    from stoker.kernels import linear_weight_on_gpu
+def back(*given: Any, tile: Any = None) -> tuple[Tensor, Tensor]:
+    """What `backward_input` gives back, and what it writes."""
+    from stoker.kernels.linear_on_gpu import backward_input
 
-    return linear_weight_on_gpu
+    weight = given[1]
+    d_bias = torch.full(weight.shape[::2], float("nan"), device=DEVICE)
+    return backward_input(*given, d_bias, tile), d_bias
+
+
+def weigh(d_out: Tensor, x: Tensor, precision: Any, **how: Any) -> Tensor:
+    """What `backward_weight` writes."""
+    from stoker.kernels.linear_weight_on_gpu import backward_weight
+
+    out = torch.full((*d_out.shape[::2], x.shape[-1]), float("nan"), device=DEVICE)
+    return backward_weight(d_out, x, precision, out, **how)
 
 
 @pytest.fixture
@@ -107,8 +115,8 @@ def test_the_twins_are_what_autograd_makes_of_modules(
         d_second, weights[1], first.kept, activation, precision
     )
     gradients = [
-        linear.backward_weight_twin(d_first, x, precision, d_bias),
-        linear.backward_weight_twin(d_second, first.out, precision),
+        (linear.backward_weight_twin(d_first, x, precision), d_bias),
+        (linear.backward_weight_twin(d_second, first.out, precision), d_second.sum(1)),
     ]
 
     assert_near(second.out.float(), expected.detach(), precision)
@@ -137,12 +145,10 @@ def test_backward_input_is_its_twin(
     kernels: Any, activation: Any, precision: Any, shape: Any
 ) -> None:
     _, weight, _, d_out, kept = layer(*shape, precision)
-    d_in, d_bias = kernels.backward_input_and_bias(d_out, weight, kept, activation, precision)
-    wanted, wanted_bias = linear.backward_input_twin(d_out, weight, kept, activation, precision)
-    assert_near(d_in, wanted, precision)
-    assert_near(d_bias, wanted_bias, precision)
-    again = kernels.backward_input(d_out, weight, kept, activation, precision)
-    assert torch.equal(again, d_in)
+    found = back(d_out, weight, kept, activation, precision)
+    expected = linear.backward_input_twin(d_out, weight, kept, activation, precision)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, precision)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -150,10 +156,8 @@ def test_backward_input_is_its_twin(
 @pytest.mark.parametrize("way", ["kernel", "library", None])
 def test_backward_weight_is_its_twin(kernels: Any, way: Any, precision: Any, shape: Any) -> None:
     x, _, _, d_out, _ = layer(*shape, precision)
-    found = kernels.backward_weight(d_out, x, precision, way=way)
-    expected = linear.backward_weight_twin(d_out, x, precision)
-    for one, other in zip(found, expected, strict=True):
-        assert_near(one, other, precision)
+    found = weigh(d_out, x, precision, way=way)
+    assert_near(found, linear.backward_weight_twin(d_out, x, precision), precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -161,13 +165,12 @@ def test_many_small_tiles_make_up_the_whole(kernels: Any, small: Any, precision:
     x, weight, bias, d_out, kept = layer(2, 115, 37, 50, precision)
     found = kernels.forward(x, weight, bias, "tanh", precision, small)
     assert_near(found[0], linear.forward_twin(x, weight, bias, "tanh", precision).out, precision)
-    found = kernels.backward_input_and_bias(d_out, weight, kept, "tanh", precision, small)
+    found = back(d_out, weight, kept, "tanh", precision, tile=small)
     expected = linear.backward_input_twin(d_out, weight, kept, "tanh", precision)
     for one, other in zip(found, expected, strict=True):
         assert_near(one, other, precision)
-    found = kernels.backward_weight(d_out, x, precision, way="kernel", tile=small)
-    for one, other in zip(found, linear.backward_weight_twin(d_out, x, precision), strict=True):
-        assert_near(one, other, precision)
+    d_weight = weigh(d_out, x, precision, way="kernel", tile=small)
+    assert_near(d_weight, linear.backward_weight_twin(d_out, x, precision), precision)
 
 
 @pytest.mark.parametrize("way", ["kernel", "library"])
@@ -175,10 +178,8 @@ def test_many_small_tiles_make_up_the_whole(kernels: Any, small: Any, precision:
 def test_shares_of_the_rows_add_up(kernels: Any, small: Any, way: Any, splits: int) -> None:
     x, _, _, d_out, _ = layer(2, 96, 80, 20, "fp32")
     for given in (x, x[0]):
-        found = kernels.backward_weight(d_out, given, "fp32", None, way, small, splits)
-        expected = linear.backward_weight_twin(d_out, given, "fp32")
-        for one, other in zip(found, expected, strict=True):
-            assert_near(one, other, "fp32")
+        found = weigh(d_out, given, "fp32", way=way, tile=small, splits=splits)
+        assert_near(found, linear.backward_weight_twin(d_out, given, "fp32"), "fp32")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -189,10 +190,8 @@ def test_networks_may_share_what_they_see(kernels: Any, precision: Any) -> None:
     out, _ = kernels.forward(x, weight, bias, "tanh", precision)
     assert_near(out, linear.forward_twin(x, weight, bias, "tanh", precision).out, precision)
     for way in ("kernel", "library"):
-        found = kernels.backward_weight(d_out, x, precision, way=way)
-        expected = linear.backward_weight_twin(d_out, x, precision)
-        for one, other in zip(found, expected, strict=True):
-            assert_near(one, other, precision)
+        found = weigh(d_out, x, precision, way=way)
+        assert_near(found, linear.backward_weight_twin(d_out, x, precision), precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -206,7 +205,7 @@ def test_parameters_may_lie_apart(kernels: Any, precision: Any) -> None:
     spread_bias = flat.as_strided(bias.shape, (apart, 1), size)
     out, _ = kernels.forward(x, spread, spread_bias, "elu", precision)
     assert_near(out, linear.forward_twin(x, weight, bias, "elu", precision).out, precision)
-    d_in = kernels.backward_input(d_out, spread, kept, "elu", precision)
+    d_in, _ = back(d_out, spread, kept, "elu", precision)
     wanted, _ = linear.backward_input_twin(d_out, weight, kept, "elu", precision)
     assert_near(d_in, wanted, precision)
 
@@ -217,10 +216,9 @@ def test_rows_may_lie_apart(kernels: Any) -> None:
     x, d_out, kept = wide_x[..., 18:], wide_d_out[..., 24:], kept.mT.contiguous().mT
     out, _ = kernels.forward(x, weight, bias, "tanh", "fp32")
     assert_near(out, linear.forward_twin(x, weight, bias, "tanh", "fp32").out, "fp32")
-    found = kernels.backward_input_and_bias(d_out, weight, kept, "tanh", "fp32")
+    found = (*back(d_out, weight, kept, "tanh", "fp32"), weigh(d_out, x, "fp32"))
     expected = linear.backward_input_twin(d_out, weight, kept, "tanh", "fp32")
-    found += kernels.backward_weight(d_out, x, "fp32")
-    expected += linear.backward_weight_twin(d_out, x, "fp32")
+    expected += (linear.backward_weight_twin(d_out, x, "fp32"),)
     for one, other in zip(found, expected, strict=True):
         assert_near(one, other, "fp32")
 
@@ -271,15 +269,15 @@ def test_a_first_layers_gradients_are_the_twins(
 
     _, weight, _, d_out, kept = layer(2, 67, 40, 24, precision)
     x = numbers(67, 4, seed=7) if shared else numbers(2, 67, 4, seed=7)
-    d_middle, _ = linear.backward_input_twin(d_out, weight, kept, activation, precision)
-    expected = linear.backward_weight_twin(d_middle, x, precision)
-    room = torch.empty(2, 200, device=DEVICE)
-    out = room[:, :160].unflatten(1, (40, 4)), room[:, 160:]
-    given = (d_out, weight, kept, x, activation, precision)
-    for found in (backward_first(*given), backward_first(*given, small, out)):
+    d_middle, d_bias = linear.backward_input_twin(d_out, weight, kept, activation, precision)
+    expected = linear.backward_weight_twin(d_middle, x, precision), d_bias
+    for tile in (None, small):
+        room = torch.full((2, 300), 7.0, device=DEVICE)
+        found = room[:, :160].unflatten(1, (40, 4)), room[:, 160:200]
+        backward_first(d_out, weight, kept, x, activation, precision, *found, tile)
         for one, other in zip(found, expected, strict=True):
             assert_near(one, other, precision)
-    assert found is out
+        assert (room[:, 200:] == 7.0).all()
 
 
 @pytest.mark.parametrize("limit", [None, 21])
@@ -316,33 +314,28 @@ def test_rows_past_a_limit_are_left_alone(
 
 @pytest.mark.parametrize("way", ["kernel", "library"])
 def test_a_weights_gradient_goes_where_it_is_wanted(kernels: Any, way: Any) -> None:
+    from stoker.kernels.linear_weight_on_gpu import backward_weight
+
     x, _, _, d_out, _ = layer(2, 40, 18, 24, "fp32")
     room = torch.full((2, 1000), 7.0, device=DEVICE)
     out = room[:, 5 : 5 + 24 * 18].unflatten(1, (24, 18))
-    found, _ = kernels.backward_weight(d_out, x, "fp32", way=way, out=out)
-    assert found.data_ptr() == out.data_ptr()
-    assert_near(out, linear.backward_weight_twin(d_out, x, "fp32")[0], "fp32")
+    backward_weight(d_out, x, "fp32", out, way)
+    assert_near(out, linear.backward_weight_twin(d_out, x, "fp32"), "fp32")
     assert (room[:, :5] == 7.0).all()
     assert (room[:, 5 + 24 * 18 :] == 7.0).all()
 
 
-@pytest.mark.parametrize("way", ["kernel", "library", "ones"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(("rows", "outputs"), [(1, 1), (1000, 130), (64, 128)])
-def test_columns_are_summed(
-    weights: Any, way: Any, precision: Any, rows: int, outputs: int
-) -> None:
-    d_out = numbers(2, rows, outputs).to(linear.stored(precision))
-    assert_near(weights.sum_columns(d_out, way), d_out.sum(1, dtype=torch.float32), "fp32")
+@pytest.mark.parametrize(
+    ("parts", "groups", "size"), [(1, 1, 1), (3, 2, 1100), (600, 2, 40), (256, 1, 33)]
+)
+def test_parts_are_summed(kernels: Any, parts: int, groups: int, size: int) -> None:
+    from stoker.kernels.sums_on_gpu import summed
 
-
-def test_a_known_bias_gradient_is_not_computed_again(kernels: Any) -> None:
-    x, _, _, d_out, _ = layer(2, 40, 18, 24, "fp32")
-    known = numbers(2, 24, seed=6)
-    for backward_weight in (kernels.backward_weight, linear.backward_weight):
-        d_weight, d_bias = backward_weight(d_out, x, "fp32", known)
-        assert d_bias is known
-        assert_near(d_weight, linear.backward_weight_twin(d_out, x, "fp32")[0], "fp32")
+    given = numbers(groups, parts, size + 3).transpose(0, 1)[..., 3:]
+    room = torch.full((groups, size + 5), 7.0, device=DEVICE)
+    summed(given, room[:, :size])
+    assert_near(room[:, :size], given.double().sum(0).float(), "fp32")
+    assert (room[:, size:] == 7.0).all()
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -370,9 +363,11 @@ def test_large_numbers_saturate(kernels: Any, activation: Any) -> None:
     [(32768, 512, 1024, 4), (32768, 256, 512, 16), (96, 16, 16, 32), (33, 512, 1024, 1)],
 )
 def test_shares_for_the_library_are_equal(
-    weights: Any, rows: int, outputs: int, inputs: int, splits: int
+    kernels: Any, rows: int, outputs: int, inputs: int, splits: int
 ) -> None:
-    assert weights._library_splits(2, rows, outputs, inputs) == splits
+    from stoker.kernels import linear_weight_on_gpu
+
+    assert linear_weight_on_gpu._library_splits(2, rows, outputs, inputs) == splits
 
 
 def test_tiles_are_chosen_by_shape(kernels: Any) -> None:
@@ -393,18 +388,6 @@ def test_a_small_chip_gets_smaller_tiles(kernels: Any, monkeypatch: pytest.Monke
     assert chosen == [(128, 256), (128, 128), (64, 64), (64, 64)]
 
 
-def test_without_triton_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "stoker.kernels.linear_on_gpu", raising=False)
-    monkeypatch.delattr("stoker.kernels.linear_on_gpu", raising=False)
-    linear._kernels.cache_clear()
-    try:
-        with pytest.warns(UserWarning, match=r"Triton cannot build kernels here .*plain torch"):
-            assert linear._kernels() is None
-    finally:
-        linear._kernels.cache_clear()
-
-
 def all_of(of: Callable[..., Any], *given: Any) -> list[Tensor]:
     found = of(*given)
     return [found] if isinstance(found, Tensor) else list(found)
@@ -414,20 +397,20 @@ def all_of(of: Callable[..., Any], *given: Any) -> list[Tensor]:
 @pytest.mark.parametrize(("inputs", "outputs"), [(4, 1024), (400, 1024), (1024, 512), (512, 256)])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_wide_layers_on_a_gpu_are_their_twins_and_repeat_their_bits(
-    precision: Any, inputs: int, outputs: int
+    kernels: Any, precision: Any, inputs: int, outputs: int
 ) -> None:
+    from stoker.kernels import linear_first_on_gpu
+
     x, weight, bias, d_out, kept = layer(2, 4100, inputs, outputs, precision)
-    below = (d_out, weight, kept, "tanh", precision)
+    narrow = inputs <= linear_first_on_gpu.MOST_ADDED
+    forward = linear_first_on_gpu.forward_first if narrow else kernels.forward
     cases = [
-        (linear.forward, linear.forward_twin, (x, weight, bias, "tanh", precision)),
-        (linear.backward_input_and_bias, linear.backward_input_twin, below),
-        (linear.backward_weight, linear.backward_weight_twin, (d_out, x, precision)),
+        (forward, linear.forward_twin, (x, weight, bias, "tanh", precision)),
+        (back, linear.backward_input_twin, (d_out, weight, kept, "tanh", precision)),
+        (weigh, linear.backward_weight_twin, (d_out, x, precision)),
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # else the twin would be compared with itself
-        for public, twin, given in cases:
-            for found, again, expected in zip(
-                all_of(public, *given), all_of(public, *given), all_of(twin, *given), strict=True
-            ):
-                assert torch.equal(found, again)
-                assert_near(found, expected, precision)
+    for kernel, twin, given in cases:
+        found, again, expected = (all_of(of, *given) for of in (kernel, kernel, twin))
+        for one, repeated, other in zip(found, again, expected, strict=True):
+            assert torch.equal(one, repeated)
+            assert_near(one, other, precision)
