@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from stoker.config.schema import Config
+from stoker.config.vary import read_vary
 
 MOST_ROWS = 2**31
 """Rows of the largest rollout: past any memory, and the divisors of more take long to find."""
@@ -26,7 +29,13 @@ def largest_divisor(total: int, at_most: int) -> int:
 
 def find_problems(config: Config) -> list[str]:
     """Every reason why `config` cannot work; empty if there is none."""
-    return [*_out_of_range(config), *_not_finite(config), *_batch(config), *_names(config)]
+    return [
+        *_out_of_range(config),
+        *_not_finite(config),
+        *_batch(config),
+        *_names(config),
+        *_vary(config),
+    ]
 
 
 def _out_of_range(config: Config) -> Iterator[str]:
@@ -139,4 +148,20 @@ def _names(config: Config) -> Iterator[str]:
         yield (
             f"run_name {name!r} cannot be a folder's name; use up to 100 letters, digits, '.', "
             "'_' and '-', beginning with a letter or digit."
+        )
+
+
+def _vary(config: Config) -> Iterator[str]:
+    spreads, problems = read_vary(config.run.vary)
+    yield from problems
+    for name, spread in spreads.items():
+        for number in spread.limits:
+            drawn: dict[str, Any] = {name: number}
+            ppo = dataclasses.replace(config.ppo, **drawn)
+            found = _out_of_range(dataclasses.replace(config, ppo=ppo))
+            yield from (f"vary: {one}" for one in found if one.startswith(f"{name} is "))
+    if config.run.vary and config.run.population == 1:
+        yield (
+            "vary is what agents of a population differ in, and population is 1. Add --population "
+            "64, say (population: 64 in a file), or leave vary out."
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Mapping
@@ -11,33 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stoker.config.check import MOST_ROWS, find_problems, largest_divisor
-from stoker.config.numbers import parse_count, parse_sizes
+from stoker.config.names import KNOWN, find_field, suggest
+from stoker.config.numbers import parse_count, parse_number, parse_sizes
 from stoker.config.presets import PRESETS, default_preset
 from stoker.config.schema import GROUPS, Config
 from stoker.config.settings_yaml import parse_settings
+from stoker.config.vary import plain_vary
 from stoker.errors import ConfigError
-
-
-class _Field(typing.NamedTuple):
-    group: str
-    name: str
-    type: Any
-
-
-def _known_fields() -> dict[str, _Field]:
-    """Every setting by its name and by each of its aliases."""
-    known = {}
-    for group, kind in GROUPS.items():
-        for name, annotated in typing.get_type_hints(kind, include_extras=True).items():
-            metadata = typing.get_args(annotated)[1:] if hasattr(annotated, "__metadata__") else ()
-            plain = typing.get_type_hints(kind)[name]
-            aliases = [alias for extra in metadata for alias in getattr(extra, "aliases", ()) or ()]
-            for key in (name, *(alias.lstrip("-").replace("-", "_") for alias in aliases)):
-                known[key] = _Field(group, name, plain)
-    return known
-
-
-KNOWN = _known_fields()
 
 
 def base_config(preset: str | None, on_gpu: bool) -> Config:
@@ -54,7 +33,7 @@ def base_config(preset: str | None, on_gpu: bool) -> Config:
 def find_preset(name: str) -> dict[str, object]:
     """The settings of the preset called `name`."""
     if not isinstance(name, str) or name not in PRESETS:  # a file may hold anything
-        raise ConfigError(f"There is no preset {name!r}.{_suggest(name, PRESETS)}")
+        raise ConfigError(f"There is no preset {name!r}.{suggest(name, PRESETS)}")
     return PRESETS[name].settings()
 
 
@@ -74,9 +53,9 @@ def overlay(config: Config, settings: Mapping[str, Any]) -> tuple[Config, list[s
     groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
     written: dict[str, str] = {}
     for key, value in settings.items():
-        known = KNOWN.get(key.replace("-", "_"))
+        known = find_field(key)
         if known is None:
-            problems.append(f"There is no setting {key!r}.{_suggest(key, KNOWN)}")
+            problems.append(f"There is no setting {key!r}.{suggest(key, KNOWN)}")
             continue
         if written.setdefault(known.name, key) != key:
             problems.append(f"{written[known.name]} and {key} are the same setting; keep one.")
@@ -101,7 +80,8 @@ def finish(config: Config, batch_aim: int, problems: list[str] | None = None) ->
     problems = [*(problems or ()), *find_problems(config)]
     if problems:
         raise ConfigError(problems)
-    return config
+    run = dataclasses.replace(config.run, vary=plain_vary(config.run.vary))
+    return dataclasses.replace(config, run=run)
 
 
 def layers(
@@ -143,11 +123,6 @@ def from_flat(settings: Mapping[str, Any]) -> Config:
     return finish(config, config.total_batch, problems)
 
 
-def _suggest(word: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(str(word).replace("-", "_"), known, n=3, cutoff=0.6)
-    return f" Did you mean {' or '.join(close)}?" if close else f" Known: {', '.join(known)}."
-
-
 def _convert(value: Any, kind: Any) -> Any:
     """`value`, as YAML or Python gives it, as the type a field wants."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
@@ -169,12 +144,7 @@ def _convert(value: Any, kind: Any) -> Any:
     if kind is int:
         return parse_count(value)
     if kind is float:
-        if isinstance(value, bool):
-            raise ValueError(f"{value!r} is not a number")
-        number = float(value)
-        if number != number or number in (float("inf"), float("-inf")):
-            raise ValueError(f"{value!r} is not a finite number")
-        return number
+        return parse_number(value)
     if not isinstance(value, kind):
         raise ValueError(f"{value!r} is not a {kind.__name__}")
     return value

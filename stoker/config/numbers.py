@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal, DecimalException
 
@@ -25,6 +26,19 @@ def parse_count(text: object) -> int:
     except DecimalException:  # no number at all, or not a number
         pass
     raise ValueError(f"{text!r} is not a whole number (written like 100000, 64k, 1.5M or 1e6)")
+
+
+def parse_number(value: object) -> float:
+    """A finite number from a number or from text such as `3e-4`."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a number")
+    try:
+        number = float(value)  # type: ignore[arg-type]  # it says by itself what it does not take
+    except ValueError:
+        raise ValueError(f"{value!r} is not a number (written like 0.01 or 3e-4)") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is not a finite number")
+    return number
 
 
 def parse_sizes(text: object) -> tuple[int, ...]:

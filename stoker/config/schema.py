@@ -8,6 +8,8 @@ default get theirs from the preset table, by device: a default lives in one plac
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
@@ -26,6 +28,25 @@ def _read_mapping(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{text!r} is not a mapping (written like '{{gravity: 9.8}}')")
     return value
+
+
+def _read_words(words: Sequence[str]) -> dict[str, Any]:
+    """`lr=1e-4..1e-2 ent_coef=0,0.01`, in one word or in several; see `config.vary`."""
+    joined = re.sub(r"\s*(=|,|\.\.)\s*", r"\1", " ".join(words))
+    pairs = [word.partition("=") for word in joined.split()]
+    names = [name for name, _, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is there twice; keep one")
+    return {name: written for name, _, written in pairs}
+
+
+def _write_words(settings: Mapping[str, Any]) -> list[str]:
+    """What `_read_words` reads."""
+    return [
+        f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in settings.items()
+    ]
 
 
 COUNT = PrimitiveConstructorSpec[int](
@@ -57,6 +78,14 @@ MAPPING = PrimitiveConstructorSpec[dict[str, Any]](
     str_from_instance=lambda value: [
         yaml.safe_dump(value, default_flow_style=True, width=math.inf).strip()
     ],
+)
+
+_VARY = PrimitiveConstructorSpec[dict[str, Any]](
+    nargs="*",
+    metavar="NAME=LOW..HIGH|NAME=A,B,...",
+    instance_from_str=_read_words,
+    is_instance=lambda value: isinstance(value, dict),
+    str_from_instance=_write_words,
 )
 
 
@@ -220,6 +249,10 @@ class RunSettings:
     population: Annotated[int, COUNT] = 1
     """Agents that train at once, where environments are tensors. Each has a seed, one apart from
     the next, and n_envs environments of its own, and makes the given timesteps."""
+    vary: Annotated[dict[str, Any], _VARY] = field(default_factory=dict)
+    """What the agents of a population differ in besides: `lr=1e-4..1e-2 ent_coef=0,0.01`. Each
+    draws a number from a range (by its logarithm where both ends are above 0) or from a list, by
+    its own number and the seed. For learning_rate, clip_range, ent_coef and vf_coef."""
     run_name: str = ""
     """Name of the run's folder; empty makes one from environment, seed and time."""
     runs_dir: str = "runs"

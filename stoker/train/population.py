@@ -5,11 +5,18 @@ from __future__ import annotations
 import torch
 
 from stoker.config.schema import Config
+from stoker.config.vary import drawn_settings
 from stoker.learn.fused import Scalars
 
 
 def scalars(config: Config, device: torch.device) -> Scalars:
     """Each agent's settings."""
-    ppo, agents = config.ppo, config.run.population
-    given = (getattr(ppo, name) for name in Scalars._fields)
-    return Scalars(*(torch.full((agents,), value, device=device) for value in given))
+    common = {name: getattr(config.ppo, name) for name in Scalars._fields}
+    each = [{**common, **own} for own in _drawn(config)]
+    columns = ([settings[name] for settings in each] for name in Scalars._fields)
+    return Scalars(*(torch.tensor(column, device=device) for column in columns))
+
+
+def _drawn(config: Config) -> list[dict[str, float]]:
+    run = config.run
+    return drawn_settings(run.vary, run.seed, run.population)

@@ -11,6 +11,7 @@ import torch
 from tensor_envs import Ladder
 
 from stoker.config import resolve
+from stoker.config.vary import drawn_settings
 from stoker.envs.registry import EnvFactory
 from stoker.envs.tensor.cart_pole import CartPole
 from stoker.envs.tensor.pendulum import Pendulum
@@ -190,13 +191,19 @@ def test_what_they_cannot_serve_is_said(settings: dict[str, Any], said: str) -> 
 # Many agents at once.
 
 
-def test_each_agent_of_a_population_learns_what_it_would_alone() -> None:
-    settings = {"ent_coef": 0.01, **FUSED}
-    crowd = trained(CartPole, 5, seed=7, population=3, **settings)
+VARY = {"lr": "1e-4..1e-2", "ent_coef": [0, 0.01], "clip_range": "0.05..0.4", "vf_coef": "0..1"}
+
+
+@pytest.mark.parametrize("vary", [{}, VARY], ids=["alike", "varied"])
+def test_each_agent_of_a_population_learns_what_it_would_alone(vary: dict[str, Any]) -> None:
+    settings = {"ent_coef": 0.01, "clip_schedule": "linear", **FUSED}
+    crowd = trained(CartPole, 5, seed=7, population=3, vary=vary, **settings)
     assert crowd.pool.n_envs == 24
     means = crowd.collector.episodes.means()  # type: ignore[union-attr]
+    drawn = drawn_settings(vary, seed=7, agents=3)
+    assert [len(own) for own in drawn] == [len(vary)] * 3
     for number, policy in enumerate(crowd.policies):
-        alone = trained(CartPole, 5, seed=7 + number, **settings)
+        alone = trained(CartPole, 5, **{**settings, "seed": 7 + number, **drawn[number]})
         assert_same(policy.state_dict(), alone.policy.state_dict(), rtol=1e-4, atol=1e-5)
         own = alone.collector.episodes.means()  # type: ignore[union-attr]
         torch.testing.assert_close(means[:, number], own[:, 0])

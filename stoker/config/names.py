@@ -1,0 +1,50 @@
+"""Settings by name: each with its other names, and what a misspelt one may have meant."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from stoker.config.schema import GROUPS
+
+
+class Field(typing.NamedTuple):
+    """Where a setting is found in `Config`, and the type of its value."""
+
+    group: str
+    name: str
+    type: Any
+
+
+def _known_fields() -> dict[str, Field]:
+    """Every setting by its name and by each of its aliases."""
+    known = {}
+    for group, kind in GROUPS.items():
+        for name, annotated in typing.get_type_hints(kind, include_extras=True).items():
+            metadata = typing.get_args(annotated)[1:] if hasattr(annotated, "__metadata__") else ()
+            plain = typing.get_type_hints(kind)[name]
+            aliases = [alias for extra in metadata for alias in getattr(extra, "aliases", ()) or ()]
+            for key in (name, *(alias.lstrip("-").replace("-", "_") for alias in aliases)):
+                known[key] = Field(group, name, plain)
+    return known
+
+
+KNOWN = _known_fields()
+
+
+def find_field(key: str) -> Field | None:
+    """The setting that `key` names, written with `-` or `_`; None if there is none."""
+    return KNOWN.get(key.replace("-", "_"))
+
+
+def suggest(word: object, known: Iterable[str]) -> str:
+    """What `word` may have been meant for, or all that is known."""
+    return near(word, known) or f" Known: {', '.join(known)}."
+
+
+def near(word: object, known: Iterable[str]) -> str:
+    """What `word` may have been meant for; empty if nothing is like it."""
+    close = difflib.get_close_matches(str(word).replace("-", "_"), list(known), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
