@@ -24,6 +24,7 @@ COMMANDS = {
             "stoker train --env my_module:MyEnv --preset heavy --timesteps 50M",
             "stoker train --env Acrobot-v1 --n-envs 8 --batch-size auto --lr 3e-4",
             "stoker train --config settings.yaml --seed 3",
+            "stoker train --env tensor/CartPole-v1 --population 64 --vary lr=1e-4..1e-2",
         ),
     ),
     "resume": Command(
@@ -36,7 +37,11 @@ COMMANDS = {
         "stoker.cli.inspect",
         "evaluate",
         "measure a trained agent",
-        ("stoker eval my-run", "stoker eval my-run --checkpoint best --episodes 100 --json"),
+        (
+            "stoker eval my-run",
+            "stoker eval my-run --checkpoint best --episodes 100 --json",
+            "stoker eval my-population --agent 3",
+        ),
     ),
     "runs": Command(
         "stoker.cli.inspect",

@@ -34,6 +34,8 @@ class EvalArguments:
     """How many episodes."""
     checkpoint: str = "newest"
     """`newest`, `best`, or the name of one, such as step-000000100352."""
+    agent: int | None = None
+    """The number of an agent of a population; by default the one with the highest reward."""
     stochastic: bool = False
     """Sample actions as in training, instead of taking the most likely."""
     seed: int | None = None
@@ -128,10 +130,11 @@ def evaluate(arguments: list[str]) -> int:
     if given.episodes < 1:
         raise ConfigError(f"episodes is {given.episodes}; it must be 1 or more.")
     path = find_run(given.run, given.runs_dir)
-    checkpoint, report = evaluate_run(
+    checkpoint, agent, report = evaluate_run(
         path,
         episodes=given.episodes,
         checkpoint=given.checkpoint,
+        agent=given.agent,
         seed=given.seed,
         device=given.device,
         deterministic=not given.stochastic,
@@ -140,6 +143,7 @@ def evaluate(arguments: list[str]) -> int:
         rows: dict[str, Any] = {
             "run": str(path),
             "checkpoint": checkpoint,
+            "agent": agent,
             "mean_reward": report.mean_reward,
             "std_reward": report.std_reward,
             "episodes": len(report.returns),
@@ -150,9 +154,10 @@ def evaluate(arguments: list[str]) -> int:
         print(dumps(rows))
         return 0
     how = "sampled" if given.stochastic else "most likely"
+    whose = checkpoint if agent is None else f"agent {agent} in {checkpoint}"
     print(
         f"{report.mean_reward:.2f} ± {report.std_reward:.2f}: mean reward of "
-        f"{counted(len(report.returns), 'episode')} with the {how} actions of {checkpoint}"
+        f"{counted(len(report.returns), 'episode')} with the {how} actions of {whose}"
     )
     if report.unfinished:
         print(f"Without {counted(report.unfinished, 'episode')} that went past eval_max_steps.")

@@ -19,6 +19,7 @@ from stoker.config.numbers import counted
 from stoker.config.schema import Config
 from stoker.runs.strict_json import dumps
 from stoker.train.overlap import Decision
+from stoker.train.population import Standing, spread
 from stoker.train.session import Progress
 from stoker.train.start import Audience, Outcome
 
@@ -82,8 +83,10 @@ class LiveView(Audience):
         self.console = console
         self._live = Live(console=console, refresh_per_second=8, transient=True)
         self._rewards: deque[float] = deque(maxlen=2000)
+        self._agents = 1
 
     def begins(self, config: Config, decisions: list[Decision], path: Path | None) -> None:
+        self._agents = config.run.population
         self.console.print(_describe_start(config, decisions, path))
         self._live.start()
 
@@ -104,7 +107,8 @@ class LiveView(Audience):
 
     def _draw(self, progress: Progress) -> RenderableType:
         done = min(1.0, progress.env_steps / progress.timesteps)
-        left = (progress.timesteps - progress.env_steps) / max(progress.sps, 1e-9)
+        steps_left = self._agents * (progress.timesteps - progress.env_steps)
+        left = steps_left / max(progress.sps, 1e-9)
         table = Table.grid(padding=(0, 2))
         table.add_row(
             "progress",
@@ -131,9 +135,20 @@ def outcome_json(outcome: Outcome) -> str:
         "eval_reward": reward,
         "shares": outcome.shares,
         "run": None if outcome.path is None else str(outcome.path),
+        "population": _population_json(outcome.standings),
         "metrics": outcome.metrics,
     }
     return dumps(fields)
+
+
+def _population_json(standings: list[Standing]) -> dict[str, Any] | None:
+    if not standings:
+        return None
+    return {
+        "agents": len(standings),
+        "best": standings[0]._asdict(),
+        "reward": spread(standings)._asdict(),
+    }
 
 
 def _describe_start(config: Config, decisions: list[Decision], path: Path | None) -> RenderableType:
@@ -157,16 +172,23 @@ def _describe_end(outcome: Outcome) -> RenderableType:
     if report is not None and report.returns:
         reward = f"{report.mean_reward:.1f} ± {report.std_reward:.1f}"
         episodes = counted(len(report.returns), "evaluation")
-        table.add_row("reward", f"[bold]{reward}[/], mean of {episodes}")
+        best = " of the best agent" if outcome.standings else ""
+        table.add_row("reward", f"[bold]{reward}[/], mean of {episodes}{best}")
     if report is not None and report.unfinished:
         unfinished = counted(report.unfinished, "evaluation episode")
         table.add_row("", f"{unfinished} did not end in time")
+    whose = ", mean of the agents" if outcome.standings else ""
     table.add_row(
         "in training",
-        "unknown: no episode ended" if trained is None else f"{trained:.1f}, last 100 episodes",
+        "unknown: no episode ended"
+        if trained is None
+        else f"{trained:.1f}, last 100 episodes{whose}",
     )
+    for what, told in _describe_agents(outcome.standings):
+        table.add_row(what, told)
     speed = "unknown" if outcome.sps is None else f"{outcome.sps:,.0f} steps/s"
-    took = f"{outcome.env_steps:,} steps in {duration(outcome.wall_s)}"
+    each = " of each agent" if outcome.standings else ""
+    took = f"{outcome.env_steps:,} steps{each} in {duration(outcome.wall_s)}"
     table.add_row("speed", f"[bold]{speed}[/], {took}")
     table.add_row("time went to", _phase_bar(outcome.shares))
     table.add_row("", _legend(outcome.shares))
@@ -175,6 +197,22 @@ def _describe_end(outcome: Outcome) -> RenderableType:
         table.add_row("run", Text(str(outcome.path), overflow="fold"))
         table.add_row("next", Text(f"stoker {again} {outcome.path}", "bold", overflow="fold"))
     return Panel(table, title=outcome.state, title_align="left", expand=False)
+
+
+def _describe_agents(standings: list[Standing]) -> list[tuple[str, str]]:
+    """The rows of a table that say who is the best, and how far apart the agents are."""
+    if not standings:
+        return []
+    best, rewards = standings[0], spread(standings)
+    settings = "".join(f", {name} {value:g}" for name, value in best.settings.items())
+    found = ", ".join(
+        f"{which} {'unknown' if reward is None else format(reward, '.1f')}"
+        for which, reward in rewards._asdict().items()
+    )
+    return [
+        ("best agent", f"[bold]number {best.agent}[/], seed {best.seed}{settings}"),
+        (counted(len(standings), "agent"), found),
+    ]
 
 
 def _legend(shares: dict[str, float]) -> Text:
@@ -210,8 +248,10 @@ def _sparkline(values: deque[float]) -> str:
 
 
 def _reward(metrics: dict[str, float]) -> str:
-    reward = metrics.get("rollout/ep_rew_mean")
-    return "reward unknown" if reward is None else f"reward {reward:.1f}"
+    reward, best = metrics.get("rollout/ep_rew_mean"), metrics.get("population/best")
+    if reward is None:
+        return "reward unknown"
+    return f"reward {reward:.1f}" + ("" if best is None else f", best {best:.1f}")
 
 
 def duration(seconds: float) -> str:

@@ -227,10 +227,6 @@ class DeviceEpisodes:
         known = (place > 0) & (place <= kept) | (kept == _WINDOW)
         return (self.held.ended[..., :_WINDOW] * known).sum(-1) / kept[:, 0]
 
-    def best(self) -> int:
-        """The agent with the highest return."""
-        return int(self.means()[0].nan_to_num(nan=-torch.inf).argmax())  # sync: asked for
-
     def metrics(self) -> dict[str, float]:
         """SB3's names, and of several agents their spread; nothing until an episode has ended."""
         means = self.means()
@@ -240,6 +236,7 @@ class DeviceEpisodes:
         measured = {"rollout/ep_rew_mean": reward.mean(), "rollout/ep_len_mean": means[1].nanmean()}
         if len(means[0]) > 1:
             measured |= {"population/best": reward.max(), "population/worst": reward.min()}
+            measured["population/median"] = reward.quantile(0.5)
             measured["population/deviation"] = reward.std(correction=0)
         values = torch.stack(list(measured.values())).tolist()  # sync: likewise
         return dict(zip(measured, values, strict=True))

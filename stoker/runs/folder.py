@@ -18,6 +18,7 @@ from stoker.runs.strict_json import dumps, loads, write_atomically
 CONFIG_NAME = "config.yaml"
 STATUS_NAME = "status.json"
 METRICS_NAME = "metrics.jsonl"
+POPULATION_NAME = "population.json"
 LINEAGE_NAME = "lineage.json"
 CHECKPOINTS_NAME = "checkpoints"
 
@@ -132,6 +133,10 @@ class RunFolder:
         if not isinstance(status, dict):
             raise RunError(f"{path} must hold one JSON object. Delete it; resuming writes it anew.")
         return status
+
+    def write_population(self, standings: Mapping[str, Any]) -> None:
+        """Replace population.json: how the agents of a population compare."""
+        write_atomically(self.path / POPULATION_NAME, dumps(standings))
 
 
 def is_run(path: Path) -> bool:

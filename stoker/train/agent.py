@@ -19,6 +19,7 @@ from stoker.config.numbers import parse_count
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory, is_device_vector, is_tensor_env
 from stoker.errors import CheckpointError, ConfigError
+from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.awaited import as_blocking
 from stoker.pools.spaces import ActionCodec
 from stoker.runs import checkpoint as checkpoints
@@ -26,7 +27,7 @@ from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder, is_run
 from stoker.train import devices, spec_json
 from stoker.train.build import EnvSource, build, make_policy
-from stoker.train.parts import Parts, room_of
+from stoker.train.parts import Parts, policy_of
 from stoker.train.session import Counters, Progress, Session
 from stoker.train.start import Audience, Outcome, check_spaces, conduct, open_folder
 from stoker.types import DeviceVectorEnv, EnvSpec
@@ -74,7 +75,7 @@ class PPO:
         self._parts: Parts | None = parts
         self._verbose = verbose
         self._config, self.spec, self.device = parts.config, parts.pool.spec, parts.device
-        self.policy = parts.policy
+        self._policy = parts.policy
         self.outcome: Outcome | None = None
         self._counters = Counters()
         self._folder: RunFolder | None = None
@@ -84,6 +85,11 @@ class PPO:
     def config(self) -> Config:
         """Every setting, resolved."""
         return self._parts.config if self._parts is not None else self._config
+
+    @property
+    def policy(self) -> ActorCritic:
+        """The network; of a population, that of the agent that is the best by now."""
+        return self._parts.policy if self._parts is not None else self._policy
 
     @property
     def num_timesteps(self) -> int:
@@ -143,15 +149,15 @@ class PPO:
             raise ConfigError("This environment masks actions; give predict its action_mask.")
         obs, single = _batched(observation, self.spec)
         on_device = {leaf: torch.from_numpy(x).to(self.device) for leaf, x in obs.items()}
-        mask = None
+        policy, mask = self.policy, None
         if action_mask is not None:
             rows = np.asarray(action_mask, bool).reshape(-1, sum(self.spec.action.nvec))
             mask = torch.from_numpy(rows).to(self.device)
         if deterministic:
-            action = self.policy.act_greedily(on_device, mask)
+            action = policy.act_greedily(on_device, mask)
         else:
             rows_wanted = len(next(iter(obs.values())))
-            action = self.policy.act(on_device, mask, self.policy.draw_noise(rows_wanted)).action
+            action = policy.act(on_device, mask, policy.draw_noise(rows_wanted)).action
         encoded = ActionCodec(self.spec.action).encode(action.cpu().numpy())
         return (encoded[0] if single else encoded), state
 
@@ -169,11 +175,17 @@ class PPO:
 
     @classmethod
     def load(
-        cls, path: str | Path, env: EnvLike | None = None, device: str = "auto", verbose: int = 0
+        cls,
+        path: str | Path,
+        env: EnvLike | None = None,
+        device: str = "auto",
+        verbose: int = 0,
+        agent: int | None = None,
     ) -> PPO:
         """A model from what `save` wrote, from a run's folder or from one of its checkpoints.
 
-        With `env` it goes on training where it stopped; without, it predicts.
+        With `env` it goes on training where it stopped; without, it predicts. Of a population, all
+        agents go on, and the best one predicts, or the one whose number is `agent`.
         """
         where = Path(path)
         saved = (
@@ -181,18 +193,28 @@ class PPO:
             if is_run(where)
             else checkpoints.load(where)
         )
-        return cls.from_checkpoint(saved, env, device, verbose)
+        return cls.from_checkpoint(saved, env, device, verbose, agent)
 
     @classmethod
     def from_checkpoint(
-        cls, saved: Checkpoint, env: EnvLike | None = None, device: str = "auto", verbose: int = 0
+        cls,
+        saved: Checkpoint,
+        env: EnvLike | None = None,
+        device: str = "auto",
+        verbose: int = 0,
+        agent: int | None = None,
     ) -> PPO:
         """A model from a checkpoint that was read already; see `load`."""
+        if env is not None and agent is not None:
+            raise ConfigError(
+                f"agent is {agent}, and env is given: all agents of a population train on. Leave "
+                "env out for that agent to predict, or leave agent out."
+            )
         config = from_flat({**saved.config, "device": device, "run_name": ""})
         model = cls.__new__(cls)
         if env is None:
             model._set_up_for_prediction(config, spec_json.decode(saved.state["spec"]), verbose)
-            model.policy.load_state_dict(room_of(saved.tensors, "policy"))
+            model.policy.load_state_dict(policy_of(saved.tensors, agent))
         else:
             source = _source(env, {} if is_tensor_env(env) else config.env.env_kwargs)[0]
             moved = (config.env.pool == "tensor") != _makes_tensors(
@@ -204,7 +226,8 @@ class PPO:
             parts = build(config, source)
             try:
                 check_spaces(saved, parts)
-                same = not moved and parts.pool.n_envs == config.env.n_envs
+                n_envs = config.env.n_envs * config.run.population
+                same = not moved and parts.pool.n_envs == n_envs
                 parts.restore(saved.tensors, with_envs=same)
             except BaseException:
                 parts.close()
@@ -217,7 +240,7 @@ class PPO:
         self._parts, self._verbose, self.outcome, self._folder = None, verbose, None, None
         self._config, self.spec = config, spec
         self.device = devices.find_device(config.compute.device)
-        self.policy = make_policy(spec, config, self.device, config.run.seed)
+        self._policy = make_policy(spec, config, self.device, config.run.seed)
 
     def _training_parts(self) -> Parts:
         if self._parts is None:
@@ -230,7 +253,7 @@ class PPO:
     def close(self) -> None:
         """End the environments; the model can still predict."""
         if self._parts is not None:
-            self._config = self._parts.config
+            self._config, self._policy = self._parts.config, self._parts.policy
             self._parts.close()
             self._parts = None
 

@@ -183,6 +183,8 @@ def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
         if asked == "auto" and parts.whole.captures:
             parts.decisions.append(Decision("kernels", "torch's", f"of Stoker's own, {reason}"))
         return
+    if many:
+        parts.decisions.append(population.described(config))
     shape = (spec, config.ppo.n_steps, pool.n_envs, device)
     scalars = population.scalars(config, device)
 

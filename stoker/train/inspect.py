@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from stoker.errors import RunError
 from stoker.runs import checkpoint as checkpoints
@@ -13,19 +14,29 @@ from stoker.train.build import factory_of
 from stoker.train.evaluate import EvalReport, evaluate
 
 
+class Evaluated(NamedTuple):
+    """Who was evaluated, and how it did."""
+
+    checkpoint: str
+    agent: int | None
+    """Its number in a population."""
+    report: EvalReport
+
+
 def evaluate_run(
     path: Path,
     *,
     episodes: int,
     checkpoint: str = "newest",
+    agent: int | None = None,
     seed: int | None = None,
     device: str = "auto",
     deterministic: bool = True,
-) -> tuple[str, EvalReport]:
-    """Evaluate a checkpoint of the run at `path`: its name, and how it did."""
+) -> Evaluated:
+    """Evaluate a checkpoint of the run at `path`; of a population, the best agent or `agent`."""
     folder = RunFolder.open(path)
     name, saved = _find(folder, checkpoint)
-    model = PPO.from_checkpoint(saved, device=device)
+    model = PPO.from_checkpoint(saved, device=device, agent=agent)
     report = evaluate(
         model.policy,
         factory_of(model.config),
@@ -38,7 +49,8 @@ def evaluate_run(
         deterministic=deterministic,
         pool=model.config.env.pool,
     )
-    return name, report
+    best: int | None = saved.state.get("best_agent")
+    return Evaluated(name, best if agent is None else agent, report)
 
 
 def _find(folder: RunFolder, wanted: str) -> tuple[str, Checkpoint]:

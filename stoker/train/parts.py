@@ -16,7 +16,7 @@ from stoker.collect.in_step import InStepCollector
 from stoker.collect.on_device import DeviceCollector
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
-from stoker.errors import CheckpointError
+from stoker.errors import CheckpointError, ConfigError
 from stoker.learn.fused import FusedLearner
 from stoker.learn.learner import Learner
 from stoker.learn.whole import Whole
@@ -24,9 +24,10 @@ from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.base import BasePool
 from stoker.storage.rollout import RolloutStorage
-from stoker.train import devices
+from stoker.train import devices, population
 from stoker.train.fused import Fused
 from stoker.train.overlap import Decision
+from stoker.train.population import Standing
 from stoker.types import LearnReport
 
 _SEEDS_APART = 1_000_003
@@ -76,10 +77,15 @@ class Parts:
     @property
     def policy(self) -> ActorCritic:
         """The one there is; of a population, that with the highest reward."""
+        standings = self.standings()
+        return self.policies[standings[0].agent if standings else 0]
+
+    def standings(self) -> list[Standing]:
+        """The agents of a population, best first; of one alone, none."""
         if len(self.policies) == 1:
-            return self.policies[0]
+            return []
         assert isinstance(self.collector, DeviceCollector)
-        return self.policies[self.collector.episodes.best()]
+        return population.ranked(self.config, self.collector.episodes.means())
 
     def tensors(self) -> dict[str, Tensor]:
         """All state but the counters, by name: what a checkpoint holds."""
@@ -158,3 +164,15 @@ def room_of(tensors: Mapping[str, Tensor], room: str) -> dict[str, Tensor]:
     """The tensors of one room of a checkpoint, by their names there."""
     prefix = room + "/"
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def policy_of(tensors: Mapping[str, Tensor], agent: int | None = None) -> dict[str, Tensor]:
+    """The state of an agent's policy in a checkpoint; without a number, that of the best."""
+    crowd = room_of(tensors, "crowd")
+    if agent is None or (agent == 0 and not crowd):
+        return room_of(tensors, "policy")
+    agents = len(next(iter(crowd.values()))) if crowd else 1
+    if not 0 <= agent < agents:
+        many = f"{agents} agents, 0 to {agents - 1}" if crowd else "one agent, which is 0"
+        raise ConfigError(f"agent is {agent}, and the checkpoint holds {many}.")
+    return {name: rows[agent] for name, rows in crowd.items()}

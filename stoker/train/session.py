@@ -20,7 +20,7 @@ from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
 from stoker.runs.recorder import Recorder
-from stoker.train import spec_json
+from stoker.train import population, spec_json
 from stoker.train.evaluate import EvalReport, evaluate
 from stoker.train.overlap import COLLECTING, LEARNING, Decision
 from stoker.train.parts import Parts
@@ -318,10 +318,20 @@ class Session:
             saved = not isinstance(error, CheckpointError)
             self.trouble = f"Old checkpoints stay: {error}." if saved else str(error)
             warnings.warn(f"{self.trouble} Training goes on.", stacklevel=2)
+        self._write_standings(self.folder)
         self.write_status("running")
 
+    def _write_standings(self, folder: RunFolder) -> None:
+        standings = self.parts.standings()
+        try:
+            if standings:
+                folder.write_population(population.as_json(standings, self.counters.env_steps))
+        except OSError as error:
+            self.trouble = f"population.json could not be written: {error}"
+
     def _note_best(self) -> None:
-        name = "eval/mean_reward" if self.config.run.eval_every else "rollout/ep_rew_mean"
+        trained = "rollout/ep_rew_mean" if self.config.run.population == 1 else "population/best"
+        name = "eval/mean_reward" if self.config.run.eval_every else trained
         reward, best = self.metrics.get(name), self.counters.best_reward
         if reward is not None and (best is None or reward > best):
             self._best_before = (best, self.counters.best_step)
@@ -334,6 +344,7 @@ class Session:
             "counters": dataclasses.asdict(self.counters),
             "metrics": self.metrics,
             "spec": spec_json.encode(self.parts.pool.spec),
+            "best_agent": next((best.agent for best in self.parts.standings()), None),
         }
         return Checkpoint(self.parts.tensors(), state, self.config.flat())
 

@@ -21,6 +21,7 @@ from stoker.train.build import EnvSource, build
 from stoker.train.evaluate import EvalReport
 from stoker.train.overlap import Decision
 from stoker.train.parts import Parts
+from stoker.train.population import Standing
 from stoker.train.session import Counters, Progress, Session
 from stoker.train.signals import StopRequest
 
@@ -38,11 +39,13 @@ class Outcome(NamedTuple):
     metrics: dict[str, float]
     evaluation: EvalReport | None
     path: Path | None
+    standings: list[Standing]
+    """The agents of a population, best first; of one alone, none."""
 
     @property
     def reward(self) -> float | None:
-        """The evaluated mean reward, or that of the last training episodes."""
-        trained = self.metrics.get("rollout/ep_rew_mean")
+        """The evaluated mean reward, or that of the last training episodes; the best agent's."""
+        trained = self.metrics.get("population/best", self.metrics.get("rollout/ep_rew_mean"))
         return self.metrics.get("eval/mean_reward", trained)
 
 
@@ -162,6 +165,7 @@ def _outcome(session: Session, state: str, stop: StopRequest) -> Outcome:
         session.metrics,
         session.last_eval,
         session.where,
+        session.parts.standings(),
     )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from stoker.cli.main import main
+from stoker.cli.screen import LiveView
 from stoker.cli.train import parse_train
+from stoker.config import resolve
 from stoker.errors import ConfigError
+from stoker.train.session import Progress
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -45,6 +50,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("train --config nowhere.yaml", ["nowhere.yaml", "No such file"]),
         ("train --run-name ../escape", ["run_name"]),
         ("train --env-kwargs {gravity:9}", ["gravity:9"]),
+        ("train --vary lr=1e-4..1e-2", ["population is 1", "--population"]),
+        (
+            "train --population 2 --vary lr=2..1 gama=0..1 --n-envs 0",
+            ["2..1 is empty", "'gama' cannot differ", "vf_coef can", "n_envs is 0"],
+        ),
+        ("train --population 2 --vary lr=1..2", ["CartPole-v1 is no tensor environment"]),
         ("trian", ["no command 'trian'", "train"]),
         ("resume nothing", ["no run at", "nothing"]),
         ("eval nothing", ["no run at", "nothing"]),
@@ -159,6 +170,38 @@ def test_a_whole_life(stoker: Run, tmp_path: Path) -> None:
     again = stoker("train", "--run-name", "life", "--device", "cpu")
     assert again.returncode == 2
     assert "exists already" in again.stderr
+
+
+def test_a_population_names_its_best_agent(stoker: Run, tmp_path: Path) -> None:
+    words = "train --env tensor/CartPole-v1 --n-envs 8 --n-steps 32 --batch-size 64 --device cpu"
+    words += " --timesteps 2k --population 3 --vary lr=1e-5..1e-2 ent_coef=0,0.01"
+    told = stoker(*words.split(), "--run-name", "told")
+    assert told.returncode == 0, told.stderr
+    trained = stoker(*words.split(), "--run-name", "crowd", "--json")
+    outcome = json.loads(trained.stdout)["population"]
+    kept = json.loads((tmp_path / "runs/crowd/population.json").read_text())
+    assert outcome == {"agents": 3, "best": kept["agents"][0], "reward": kept["reward"]}
+    best = outcome["best"]
+    settings = f"learning_rate {best['settings']['learning_rate']:g}, ent_coef "
+    assert f"number {best['agent']}, seed {best['seed']}, {settings}" in told.stdout
+    assert f"best {best['reward']:.1f}, median " in told.stdout
+    assert "20 evaluations of the best agent" in told.stdout
+    other = kept["agents"][-1]["agent"]
+    for words, agent in (("eval crowd", best["agent"]), (f"eval crowd --agent {other}", other)):
+        found = stoker(*words.split(), "--episodes", "2", "--device", "cpu")
+        assert f"actions of agent {agent} in step-000000002048" in found.stdout
+    found = stoker("eval", "crowd", "--agent", "3", "--device", "cpu", "--json")
+    assert found.returncode == 2
+    assert "3 agents, 0 to 2" in found.stderr
+
+
+def test_the_time_left_is_that_of_all_agents() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    view = LiveView(console)
+    view.begins(resolve({"population": 4}), [], None)
+    console.print(view._draw(Progress(1, 2, 1000, 2000, 1.0, sps=100.0, shares={}, metrics={})))
+    view.leaves()
+    assert "50%, 40 s left" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_best_checkpoint_is_the_one_that_was_evaluated_best(

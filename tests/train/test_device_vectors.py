@@ -163,7 +163,7 @@ def test_it_is_evaluated_on_environments_of_its_own(tmp_path: Path) -> None:
     outcome = train(resolve(given, on_gpu=False))
     assert outcome.evaluation is not None
     assert len(outcome.evaluation.returns) == 7
-    _, report = evaluate_run(tmp_path / "a", episodes=5, device="cpu")
+    report = evaluate_run(tmp_path / "a", episodes=5, device="cpu").report
     assert len(report.returns) == 5
 
 
