@@ -14,6 +14,7 @@ from stoker.pools.on_device import DevicePool
 from stoker.pools.tensor import TensorPool, describe_tensor_env
 from stoker.pools.tensor_check import check_tensor_env
 from stoker.pools.vector_on_device import DeviceVectorPool
+from stoker.train.crowding import check_crowd
 from stoker.train.overlap import Decision
 from stoker.train.sizes import check_fit, with_n_envs
 from stoker.types import DeviceVectorEnv, EnvSpec, TensorEnv
@@ -39,6 +40,7 @@ def open_on_device(
     spec = describe_tensor_env(name, made)
     breaks = _check_tensors(made, spec, device)
     check_fit(config, spec, device, elsewhere=False)
+    check_crowd(made, config, spec, device)
     n_envs = config.env.n_envs * config.run.population
     tensors = TensorPool(made, spec, n_envs, device, capturable=not breaks)
     why = f"a tensor environment: {n_envs:,} step at once where the network is"

@@ -77,10 +77,7 @@ def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bo
 
     `elsewhere` says that environments may be stepped in other processes.
     """
-    with torch.device("meta"):  # sizes without memory
-        settings = dataclasses.replace(config.network, ortho_init=False)
-        policy = ActorCritic(spec, settings, config.ppo.normalize_obs)
-    weights = 4 * sum(parameter.numel() for parameter in policy.parameters())
+    weights = 4 * count_parameters(config, spec)
     activations = 16 * config.minibatch * sum(config.network.network_arch)
     overlaps = may_overlap(config, elsewhere)
     rows = capacity(config) if overlaps and elsewhere else config.ppo.n_steps
@@ -106,3 +103,11 @@ def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bo
                 f"--preset {fits} fits.",
                 stacklevel=2,
             )
+
+
+def count_parameters(config: Config, spec: EnvSpec) -> int:
+    """How many numbers a network has."""
+    with torch.device("meta"):  # sizes without memory
+        settings = dataclasses.replace(config.network, ortho_init=False)
+        policy = ActorCritic(spec, settings, config.ppo.normalize_obs)
+    return sum(parameter.numel() for parameter in policy.parameters())
