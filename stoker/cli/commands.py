@@ -24,7 +24,8 @@ COMMANDS = {
             "stoker train --env my_module:MyEnv --preset heavy --timesteps 50M",
             "stoker train --env Acrobot-v1 --n-envs 8 --batch-size auto --lr 3e-4",
             "stoker train --config settings.yaml --seed 3",
-            "stoker train --env tensor/CartPole-v1 --population 64 --vary lr=1e-4..1e-2",
+            "stoker train --env tensor/CartPole-v1 --network-arch 64,64 --population 64 "
+            "--vary lr=1e-4..1e-2",
         ),
     ),
     "resume": Command(

@@ -204,11 +204,10 @@ def _describe_agents(standings: list[Standing]) -> list[tuple[str, str]]:
     if not standings:
         return []
     best, rewards = standings[0], spread(standings)
+    if best.reward is None:
+        return [("best agent", "unknown: no episode ended")]
     settings = "".join(f", {name} {value:g}" for name, value in best.settings.items())
-    found = ", ".join(
-        f"{which} {'unknown' if reward is None else format(reward, '.1f')}"
-        for which, reward in rewards._asdict().items()
-    )
+    found = ", ".join(f"{which} {reward:.1f}" for which, reward in rewards._asdict().items())
     return [
         ("best agent", f"[bold]number {best.agent}[/], seed {best.seed}{settings}"),
         (counted(len(standings), "agent"), found),

@@ -28,7 +28,7 @@ def why_not(spec: EnvSpec, config: Config, policy: ActorCritic) -> str | None:
         return "what is seen is not one vector of float32"
     net = net_of(spec, config, policy)
     if not mlp.fits(net) and config.run.population > 1:
-        return "for many agents at once, the network is too large"
+        return "for many agents at once, the network is too large; --network-arch 64,64 is not"
     if passes_for(net) is None:
         return "the network is too large for them"
     if not shuffle.usable(config.total_batch):

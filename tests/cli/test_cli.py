@@ -195,6 +195,13 @@ def test_a_population_names_its_best_agent(stoker: Run, tmp_path: Path) -> None:
     assert "3 agents, 0 to 2" in found.stderr
 
 
+def test_a_population_of_which_no_episode_ended_has_no_best_agent(stoker: Run) -> None:
+    words = "train --env tensor/Pendulum-v1 --n-envs 8 --n-steps 16 --batch-size 64 --device cpu"
+    told = stoker(*words.split(), "--timesteps", "128", "--population", "2", "--eval-episodes", "0")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count("unknown: no episode ended") == 2
+
+
 def test_the_time_left_is_that_of_all_agents() -> None:
     console = Console(file=io.StringIO(), width=120)
     view = LiveView(console)

@@ -114,6 +114,13 @@ def test_the_status_is_one_flat_strict_object(run: RunFolder) -> None:
         run.write_status({"gpu": {"busy": 1}})
 
 
+def test_how_agents_compare_is_strict_json(run: RunFolder) -> None:
+    for reward in (float("nan"), 1.5):
+        run.write_population({"agents": [{"agent": 0, "reward": reward}]})
+        kept = loads((run.path / "population.json").read_bytes())
+        assert kept == {"agents": [{"agent": 0, "reward": None if reward != reward else reward}]}
+
+
 def test_a_run_that_is_gone_is_not_made_anew_for_its_status(run: RunFolder) -> None:
     shutil.rmtree(run.path)
     with pytest.raises(FileNotFoundError):

@@ -15,6 +15,7 @@ from stoker.config import resolve
 from stoker.config.vary import drawn_settings
 from stoker.errors import ConfigError
 from stoker.runs import checkpoint
+from stoker.runs.folder import RunFolder
 from stoker.train import population, start
 from stoker.train.inspect import evaluate_run
 from stoker.train.parts import room_of
@@ -64,6 +65,18 @@ def test_what_each_agent_came_to_is_kept_best_first(tmp_path: Path) -> None:
     for one in found["agents"]:
         assert one["seed"] == 5 + one["agent"]
         assert one["settings"] == drawn[one["agent"]]
+
+
+def test_a_file_that_cannot_be_written_is_told_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: RunFolder, standings: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "write_population", fail)
+    assert run_of(tmp_path, eval_episodes=0).state == "finished"
+    status = json.loads((tmp_path / "crowd" / "status.json").read_text())
+    assert "population.json could not be written" in status["trouble"]
 
 
 def test_one_agent_alone_keeps_no_such_file(tmp_path: Path) -> None:
