@@ -9,6 +9,7 @@ from bench.record import Cases, publish
 
 BENCHES = (
     "crawl",
+    "curves",
     "handover",
     "io",
     "lag",
