@@ -8,20 +8,23 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from stoker.envs.registry import EnvFactory
 from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.base import BasePool
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
+from stoker.pools.tensor import TensorPool
 from stoker.pools.worker import Waits
 from stoker.train.on_device import own_pool
-from stoker.types import DeviceVectorEnv, EnvSpec, HostObs, Policy, TensorEnv
+from stoker.types import DeviceObs, DeviceVectorEnv, EnvSpec, HostObs, Policy, TensorEnv
 
 _SEEDS_APART = 1_000_003
 """Added to a run's seed, so that evaluation episodes are not those that were trained on."""
 _MOST_ENVS, _MOST_AT_ONCE = 10, 100
 _MOST_CUTS = 10
+_UNTIL_A_LOOK = 32  # steps on the device
 
 
 class EvalReport(NamedTuple):
@@ -68,34 +71,85 @@ def evaluate(
     in: those that wait, or are tensors, step all at once."""
     wanted_envs = min(episodes, _MOST_AT_ONCE if pool in ("io", "tensor") else _MOST_ENVS)
     with _pool(make_env, spec, wanted_envs, pool, device) as envs:
-        n_envs = envs.n_envs  # which may be more, where they come as many as they are
-        quota = np.array([len(part) for part in np.array_split(np.arange(episodes), n_envs)])
-        returns: list[list[float]] = [[] for _ in range(n_envs)]
-        lengths: list[list[int]] = [[] for _ in range(n_envs)]
-        total, length, cuts = np.zeros(n_envs), *(np.zeros(n_envs, np.int64) for _ in range(2))
-        batch = envs.reset(seed + _SEEDS_APART)
-        playing = np.flatnonzero(quota)
-        obs = {leaf: value[playing] for leaf, value in batch.obs.items()}
-        mask = None if batch.action_mask is None else batch.action_mask[playing]
-        while playing.size and wanted():
-            action = _act(policy, obs, mask, device, deterministic)
-            envs.send(action, playing)
-            batch = envs.recv(len(playing))
-            total[playing] += batch.reward
-            length[playing] += 1
-            over = batch.terminated | batch.truncated
-            for env_id in playing[over & batch.valid].tolist():  # what was cut off is played again
-                returns[env_id].append(float(total[env_id]))
-                lengths[env_id].append(int(length[env_id]))
-            total[playing[over]] = length[playing[over]] = 0
-            cuts[playing[over & ~batch.valid]] += 1
-            still = np.array([len(returns[i]) < quota[i] for i in playing], bool)
-            still &= (length[playing] < max_steps) & (cuts[playing] <= _MOST_CUTS)
-            playing = playing[still]
-            obs = {leaf: value[still] for leaf, value in batch.obs.items()}
-            mask = None if batch.action_mask is None else batch.action_mask[still]
-    done = sum(map(len, returns))
-    return EvalReport(list(chain(*returns)), list(chain(*lengths)), episodes - done)
+        tally = _Tally(episodes, envs.n_envs, max_steps)  # there may be more than were wanted
+        seed += _SEEDS_APART
+        if isinstance(envs, TensorPool):
+            _play_tensors(policy, envs, tally, seed, deterministic, wanted)
+        else:
+            _play(policy, envs, tally, seed, device, deterministic, wanted)
+    return tally.report()
+
+
+class _Tally:
+    """Whole episodes of n environments, and who plays on."""
+
+    def __init__(self, episodes: int, n_envs: int, max_steps: int) -> None:
+        parts = np.array_split(np.arange(episodes), n_envs)
+        self._episodes, self._max_steps = episodes, max_steps
+        self._quota = np.array([len(part) for part in parts])
+        self._returns: list[list[float]] = [[] for _ in parts]
+        self._lengths: list[list[int]] = [[] for _ in parts]
+        self._total = np.zeros(n_envs)
+        self._length, self._cuts = (np.zeros(n_envs, np.int64) for _ in range(2))
+        self.playing = np.flatnonzero(self._quota)
+
+    def count(self, reward: np.ndarray, over: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """A step of those who are `playing`; which of them, [n] bool, play on."""
+        playing = self.playing
+        self._total[playing] += reward
+        self._length[playing] += 1
+        for env_id in playing[over & valid].tolist():  # what was cut off is played again
+            self._returns[env_id].append(float(self._total[env_id]))
+            self._lengths[env_id].append(int(self._length[env_id]))
+        self._total[playing[over]] = self._length[playing[over]] = 0
+        self._cuts[playing[over & ~valid]] += 1
+        still = np.array([len(self._returns[i]) < self._quota[i] for i in playing], bool)
+        still &= (self._length[playing] < self._max_steps) & (self._cuts[playing] <= _MOST_CUTS)
+        self.playing = playing[still]
+        return still
+
+    def report(self) -> EvalReport:
+        returns, lengths = list(chain(*self._returns)), list(chain(*self._lengths))
+        return EvalReport(returns, lengths, self._episodes - len(returns))
+
+
+def _play(
+    policy: Policy,
+    envs: BasePool,
+    tally: _Tally,
+    seed: int,
+    device: torch.device,
+    deterministic: bool,
+    wanted: Callable[[], bool],
+) -> None:
+    batch = envs.reset(seed)
+    still = tally.playing
+    while tally.playing.size and wanted():
+        obs = {leaf: value[still] for leaf, value in batch.obs.items()}
+        mask = None if batch.action_mask is None else batch.action_mask[still]
+        envs.send(_act(policy, obs, mask, device, deterministic), tally.playing)
+        batch = envs.recv(len(tally.playing))
+        still = tally.count(batch.reward, batch.terminated | batch.truncated, batch.valid)
+
+
+def _play_tensors(
+    policy: Policy,
+    envs: TensorPool,
+    tally: _Tally,
+    seed: int,
+    deterministic: bool,
+    wanted: Callable[[], bool],
+) -> None:
+    """All step, on the device, a while at a time; of those who play no more nothing is counted."""
+    envs.begin(seed)
+    while tally.playing.size and wanted():
+        steps = []
+        for _ in range(_UNTIL_A_LOOK):
+            batch = envs.advance(_decide(policy, envs.obs, None, deterministic))
+            steps.append(torch.stack((batch.reward, (batch.terminated | batch.truncated).float())))
+        for reward, over in torch.stack(steps).cpu().numpy():  # sync: a look at how it went
+            playing = tally.playing
+            tally.count(reward[playing], over[playing] > 0, np.ones(len(playing), bool))
 
 
 def _pool(
@@ -121,7 +175,11 @@ def _act(
 ) -> np.ndarray:
     on_device = {leaf: torch.from_numpy(value).to(device) for leaf, value in obs.items()}
     allowed = None if mask is None else torch.from_numpy(mask).to(device)
+    return _decide(policy, on_device, allowed, deterministic).cpu().numpy()
+
+
+def _decide(policy: Policy, obs: DeviceObs, mask: Tensor | None, deterministic: bool) -> Tensor:
     if deterministic:
-        return policy.act_greedily(on_device, allowed).cpu().numpy()
+        return policy.act_greedily(obs, mask)
     rows = len(next(iter(obs.values())))
-    return policy.act(on_device, allowed, policy.draw_noise(rows)).action.cpu().numpy()
+    return policy.act(obs, mask, policy.draw_noise(rows)).action

@@ -20,6 +20,9 @@ from stoker.pools.draws import TensorRng, key_of
 from stoker.storage.on_device import DeviceStorage
 from stoker.types import PLAIN, EnvSpec, LearnReport, Way
 
+_NOISE_APART = 1 << 40
+"""Added to seeds, so that no agent's noise is made of what another's environments draw from."""
+
 
 def why_not(spec: EnvSpec, config: Config, policy: ActorCritic) -> str | None:
     """Why the kernels cannot serve this policy; None if they can."""
@@ -92,7 +95,7 @@ class Fused:
         seeds = config.run.seed + torch.arange(agents, device=device)
         share = storage.n_envs // agents
         self._numbers = torch.arange(storage.n_envs, device=device) % share
-        self._keys = key_of(seeds + 1).repeat_interleave(share)
+        self._keys = key_of(seeds + _NOISE_APART).repeat_interleave(share)
         self._way = way
         self.learner = FusedLearner(
             passes,

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 import tasks
 import torch
+from gymnasium import spaces
+from tensor_envs import Dice
 from torch import Tensor
 
 from stoker.envs.registry import EnvFactory
 from stoker.errors import EpisodeCutError
 from stoker.pools.slot import episode_seed
 from stoker.pools.spaces import describe_env
+from stoker.pools.tensor import describe_tensor_env
+from stoker.train import evaluate as evaluation
 from stoker.train.evaluate import evaluate
 from stoker.types import DeviceObs, PolicyOutput
 
@@ -163,3 +167,21 @@ def test_an_environment_that_is_always_cut_off_is_given_up() -> None:
         report = evaluate(Idle(), EnvFactory(AlwaysCut), spec, cpu, episodes=3, seed=0, max_steps=9)
     assert report.returns == []
     assert report.unfinished == 3
+
+
+@pytest.mark.parametrize(("episodes", "max_steps"), [(7, 100), (40, 100), (25, 4)])
+def test_tensors_play_what_they_would_step_by_step(
+    episodes: int, max_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An episode of `Dice` is as long as its random numbers make it."""
+    space = spaces.MultiDiscrete([2])
+    factory, cpu = EnvFactory(Dice, {"space": space}), torch.device("cpu")
+    given = (Idle(), factory, describe_tensor_env("dice", Dice(space)), cpu)
+    how = {"episodes": episodes, "seed": 5, "max_steps": max_steps, "pool": "tensor"}
+    monkeypatch.setattr(evaluation, "_MOST_AT_ONCE", 10)
+    at_once = evaluate(*given, **how)  # type: ignore[arg-type]
+    monkeypatch.setattr(evaluation, "TensorPool", type(None))
+    one_by_one = evaluate(*given, **how)  # type: ignore[arg-type]
+    assert at_once == one_by_one
+    assert len(set(at_once.lengths)) > 2
+    assert (at_once.unfinished > 0) == (max_steps == 4)
