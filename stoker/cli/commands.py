@@ -12,6 +12,7 @@ class Command(NamedTuple):
     function: str
     summary: str
     examples: tuple[str, ...]
+    trains: bool = False
 
 
 COMMANDS = {
@@ -27,12 +28,14 @@ COMMANDS = {
             "stoker train --env tensor/CartPole-v1 --network-arch 64,64 --population 64 "
             "--vary lr=1e-4..1e-2",
         ),
+        trains=True,
     ),
     "resume": Command(
         "stoker.cli.train",
         "resume",
         "go on with a run that was stopped",
         ("stoker resume my-run", "stoker resume runs/my-run --timesteps 2M"),
+        trains=True,
     ),
     "eval": Command(
         "stoker.cli.inspect",

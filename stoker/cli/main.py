@@ -14,6 +14,7 @@ from rich.text import Text
 
 from stoker import __version__
 from stoker.cli.commands import COMMANDS
+from stoker.cli.wake import wake_gpu
 from stoker.errors import StokerError
 
 _ERRORS = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -52,6 +53,8 @@ def _dispatch(arguments: list[str]) -> int:
         _ERRORS.print(f"[bold red]error:[/] There is no command {escape(repr(name))}. {hint}")
         return 2
     command = COMMANDS[name]
+    if command.trains:
+        wake_gpu(rest)  # before torch is imported
     function = getattr(importlib.import_module(command.module), command.function)
     return int(function(rest))
 
