@@ -74,8 +74,9 @@ class Scene:
         action = ActionSpec("discrete", (), "int64", (CHOICES,), (0,))
         spec = EnvSpec("bench", {PLAIN: LeafSpec("vector", (INPUTS,), "float32")}, action)
         policy = ActorCritic(spec, NetworkSettings(network_arch=HIDDEN), normalize_obs=True)
+        self.parameters = [(name, value.shape) for name, value in policy.named_parameters()]
         self.net = mlp.layout(
-            [(name, value.shape) for name, value in policy.named_parameters()],
+            self.parameters,
             *(INPUTS, HIDDEN, "tanh", "categorical", (CHOICES,), CHOICES, False),
         )
         flat = nn.utils.parameters_to_vector(policy.parameters()).detach()[None]
@@ -135,6 +136,11 @@ def check(scene: Scene, precision: Precision) -> None:
         "measured": (scene.measured, measured),
         "value": (scene.value(precision, wanted), worth),
     }
+    at = 0
+    for name, shape in scene.parameters:  # of some the gradient is small, and hides in the whole
+        here = slice(at, at + shape.numel())
+        pairs[name] = scene.gradient[..., here], expected[..., here]
+        at = here.stop
     errors = {name: ((a - b).norm() / b.norm()).item() for name, (a, b) in pairs.items()}
     print(precision, "relative errors", {name: f"{e:.2e}" for name, e in errors.items()})
 

@@ -63,6 +63,20 @@ def product_added(a, b, total, precision: tl.constexpr):
 
 
 @triton.jit
+def transposed_product_added(a, b, total, precision: tl.constexpr):
+    """total + a^T @ b, in TF32 where other products are in bfloat16.
+
+    Of numbers that are in registers, transposed and then rounded to bfloat16, Triton 3.6 makes a
+    wrong product on Hopper where a program has four warps.
+    """
+    if precision == "bf16":
+        total = multiplied(tl.trans(a), b, total, "tf32")
+    else:
+        total = multiplied(tl.trans(a), b, total, precision)
+    return total
+
+
+@triton.jit
 def weight(flat, place, wide, narrow, wide_padded: tl.constexpr, narrow_padded: tl.constexpr):
     """A layer's weight, transposed: [inputs, outputs]."""
     into = tl.arange(0, wide_padded)[:, None]

@@ -134,8 +134,8 @@ def _descend(
             divergence += drift
             clipped += cut
             d_log_std += wider
-            d_to_raw = layers_on_gpu.product_added(
-                tl.trans(after[depth]), d_raw, d_to_raw, precision
+            d_to_raw = layers_on_gpu.transposed_product_added(
+                after[depth], d_raw, d_to_raw, precision
             )
             d_raw_bias += tl.sum(d_raw, 0)
             d_h = layers_on_gpu.product(d_raw, tl.trans(to_raw), precision)
@@ -171,8 +171,8 @@ def _descend(
         more_biases = ()
         for i in tl.static_range(depth):
             d_z = d_h * layers_on_gpu.slope(before[depth - 1 - i], after[depth - i], activation)
-            grown = layers_on_gpu.product_added(
-                tl.trans(after[depth - 1 - i]), d_z, d_weights[depth - 1 - i], precision
+            grown = layers_on_gpu.transposed_product_added(
+                after[depth - 1 - i], d_z, d_weights[depth - 1 - i], precision
             )
             more_weights = (grown,) + more_weights
             more_biases = (d_biases[depth - 1 - i] + tl.sum(d_z, 0),) + more_biases
