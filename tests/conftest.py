@@ -9,8 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are for machines that have one: `pytest -m gpu` runs them alone."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from stoker.kernels import linear
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODULES = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 ACTIVATIONS, PRECISIONS = get_args(linear.Activation), get_args(linear.Precision)
@@ -394,7 +393,7 @@ def all_of(of: Callable[..., Any], *given: Any) -> list[Tensor]:
     return [found] if isinstance(found, Tensor) else list(found)
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize(("inputs", "outputs"), [(4, 1024), (400, 1024), (1024, 512), (512, 256)])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_wide_layers_on_a_gpu_are_their_twins_and_repeat_their_bits(

@@ -414,7 +414,7 @@ def test_the_kernels_gradient_is_its_twins(case: Case) -> None:
 
 
 @needs_triton
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the interpreter rounds no products")
+@pytest.mark.gpu  # the interpreter rounds no products
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize("hidden", [(20, 12), (64, 64), (128, 100)])
 def test_less_precise_products_give_nearly_the_same_gradient(

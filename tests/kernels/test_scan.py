@@ -12,7 +12,6 @@ from torch import Tensor
 from stoker.algos.returns import gae
 from stoker.kernels import scan
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SHAPES = [(1, 1), (2, 3), (7, 32), (64, 33), (384, 32), (33, 4096)]
 
 
@@ -81,7 +80,7 @@ def test_without_triton_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         scan._kernels.cache_clear()
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize(("steps", "n"), SHAPES)
 def test_the_kernels_give_the_bits_of_their_twins(steps: int, n: int) -> None:
     addend, keep, carried = numbers(steps, n), numbers(steps, n, seed=1).sigmoid(), numbers(n)
@@ -95,7 +94,7 @@ def test_the_kernels_give_the_bits_of_their_twins(steps: int, n: int) -> None:
     assert torch.equal(left, expected_left)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_the_kernels_take_slices() -> None:
     wide = numbers(20, 10).cuda()
     some = wide[:, 2:7]

@@ -13,7 +13,6 @@ from stoker.kernels import mlp, wide
 from stoker.types import PLAIN
 
 needs_triton = pytest.mark.usefixtures("triton")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CASES = [
     Case(hidden=(40, 24, 16)),
@@ -156,7 +155,7 @@ def test_bfloat16_changes_the_gradient_by_rounding_alone(case: Case) -> None:
     assert_each_near(made, partial[0].cpu(), expected[0], 0.1)
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("fp32", 1e-5), ("tf32", 1e-2), ("bf16", 0.1)]
 )

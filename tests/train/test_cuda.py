@@ -23,7 +23,7 @@ from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 from stoker.types import LearnReport, Rollout
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 _HOUSE = str(Path(stoker.__file__).parent)
 _TASKS = ["CartPole-v1", "Pendulum-v1", "tasks:MatchPair", "tasks:EchoDict", "tasks:Masked"]
 

@@ -19,7 +19,7 @@ from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 from stoker.types import TensorEnv
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 N = 64
 
 
@@ -112,3 +112,44 @@ def test_training_on_the_gpu(make_env: Any) -> None:
     assert all(p.isfinite().all() for p in parts.policy.parameters())
     assert parts.pool.device.type == "cuda"  # type: ignore[attr-defined]
     parts.close()
+
+
+FUSED = {"kernels": "fused", "compile_in": "foreground", "device": "cuda"}
+SMALL: dict[str, Any] = {"n_envs": 64, "n_steps": 16, "batch_size": 256, "n_epochs": 2}
+SMALL |= {"network_arch": (64, 64), "eval_episodes": 0, "log_every": 3}
+
+
+def learned(env: str, iterations: int, **settings: Any) -> dict[str, torch.Tensor]:
+    """What a checkpoint would hold after some iterations."""
+    given = {"env": env, **SMALL, **FUSED, **settings}
+    config = resolve({**given, "timesteps": iterations * 1024}, on_gpu=True)
+    parts = build(config)
+    try:
+        assert loop.run(Session(parts, None), lambda _: None, StopRequest(None)) == "finished"
+        return {name: value.cpu() for name, value in parts.tensors().items()}
+    finally:
+        parts.close()
+
+
+@pytest.mark.parametrize("env", ["tensor/CartPole-v1", "tensor/Pendulum-v1"])
+@pytest.mark.parametrize("arch", [(64, 64), (256, 160)], ids=["small", "wide"])
+def test_captured_and_kernel_by_kernel_the_same_bits_are_learned(
+    env: str, arch: tuple[int, ...]
+) -> None:
+    settings = {"precision": "fp32", "network_arch": arch}
+    captured, again, eager = (
+        learned(env, 9, executor=executor, **settings) for executor in ("graph", "graph", "eager")
+    )
+    for name, value in captured.items():
+        assert torch.equal(again[name], value), name
+        assert torch.equal(eager[name], value), name
+
+
+def test_each_agent_of_a_population_learns_what_it_would_alone() -> None:
+    crowd = learned("tensor/CartPole-v1", 5, population=3, seed=7, precision="fp32")
+    for number in range(3):
+        alone = learned("tensor/CartPole-v1", 5, seed=7 + number, precision="fp32")
+        for name, value in alone.items():
+            if name.startswith("policy/"):
+                own = crowd[name.replace("policy/", "crowd/")][number]
+                torch.testing.assert_close(own, value, rtol=1e-3, atol=1e-4)
