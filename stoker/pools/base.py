@@ -68,6 +68,10 @@ class BasePool(ABC):
         """How often each kind of fault was mended so far; a pool that mends nothing has none."""
         return {}
 
+    def worked(self) -> float | None:
+        """Seconds that workers have spent on steps, all together; None where that is unknown."""
+        return None
+
     def __enter__(self) -> BasePool:
         return self
 

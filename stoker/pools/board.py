@@ -61,6 +61,9 @@ class Board:
         self.beats = np.frombuffer(memory, np.int64, n_workers, place)
         """How often each worker has turned to another environment."""
         place += padded(self.beats.nbytes)
+        self.worked = np.frombuffer(memory, np.float64, n_workers, place)
+        """Seconds that each worker has spent on steps."""
+        place += padded(self.worked.nbytes)
         if bells is None:
             bells = [Bell(memory, place + i * bell.SIZE) for i in range(2 * n_workers + 1)]
         self.calls, self.alarms, self.answer = bells[:n_workers], bells[n_workers:-1], bells[-1]
@@ -68,7 +71,7 @@ class Board:
     @classmethod
     def make(cls, context: Any, spec: EnvSpec, n_envs: int, n_workers: int) -> Board:
         """A board in new shared memory, to be handed to workers as they start."""
-        fields = (n_envs, n_envs, n_workers, 1, 24, 8 * n_workers)
+        fields = (n_envs, n_envs, n_workers, 1, 24, 8 * n_workers, 8 * n_workers)
         size = Rows.size(spec, n_envs) + sum(map(padded, fields))
         count = 2 * n_workers + 1
         named: list[AnyBell] | None = None

@@ -59,7 +59,8 @@ class ProcessPool(DirectPool):
         super().__init__(spec, n_envs)
         settings, self._keep_infos = settings or FaultSettings(), keep_infos
         n_workers = min(n_workers, n_envs)
-        if waits != "no":
+        self._waits = waits != "no"
+        if self._waits:
             settings = dataclasses.replace(settings, stall_after=0.0)  # nobody is held up
             self.patience = _LINGER_S
         elif n_envs >= 2 * n_workers:
@@ -200,6 +201,9 @@ class ProcessPool(DirectPool):
 
     def faults(self) -> dict[str, int]:
         return dict(self._log.counts)
+
+    def worked(self) -> float | None:
+        return None if self._waits else float(self._board.worked.sum())
 
     def close(self) -> None:
         self._crew.dismiss()

@@ -87,6 +87,7 @@ class Worker:
         self._states, self._wish, self._beats = (
             part.data for part in (board.states, board.wish, board.beats)
         )
+        self._worked = board.worked.data.cast("B").cast("d")
         self._slots: list[Slot] = []
         self._shares: list[_Share] = []
         self._last_share = -1
@@ -194,8 +195,9 @@ class Worker:
         with self._turn:
             if self._holder is me:  # else it is another's
                 self._current = None
-        stepped = max(1, waiting - len(queue))
-        self._step_times.append((time.monotonic() - began) / stepped)
+        stepped, took = max(1, waiting - len(queue)), time.monotonic() - began
+        self._step_times.append(took / stepped)
+        self._worked[number] += took
 
     def _step(self, slot: Slot) -> None:
         """One environment, from STEPPING to DONE or CUT."""

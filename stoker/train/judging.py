@@ -1,0 +1,39 @@
+"""The verdict on a run: what its clocks and its pool measured, for `monitor.verdict`."""
+
+from __future__ import annotations
+
+from stoker.monitor.verdict import Job, Verdict, judge
+from stoker.train import devices
+from stoker.train.parts import Parts
+
+
+def verdict_on(parts: Parts, steps: int) -> Verdict | None:
+    """On the `steps` that were made since the clocks began, evaluations left out; None for none."""
+    if not steps:
+        return None
+    clock, collect_clock, env = parts.clock, parts.collect_clock, parts.config.env
+    elsewhere = collect_clock is not clock and parts.collector.ahead
+    phases = dict(clock.total)
+    evaluated = phases.pop("eval", 0.0)
+    if collect_clock is not clock and not elsewhere:  # in step, but by another thread
+        waited = phases.pop("wait", 0.0)
+        phases |= _scaled(collect_clock.total, waited)
+    job = Job(
+        wall_s=max(clock.elapsed() - evaluated, 1e-9),
+        steps=steps,
+        phases=phases,
+        collecting=dict(collect_clock.total) if elsewhere else None,
+        worked_s=parts.pool.worked(),
+        pool=env.pool,
+        workers=env.n_workers if env.pool in ("process", "io") else 0,
+        n_envs=parts.pool.n_envs,
+        cores=devices.usable_cores(),
+        on_gpu=parts.device.type == "cuda",
+    )
+    return judge(job)
+
+
+def _scaled(phases: dict[str, float], seconds: float) -> dict[str, float]:
+    """Phases that sum to so many seconds."""
+    whole = sum(phases.values())
+    return {name: took * seconds / whole for name, took in phases.items()} if whole else {}
