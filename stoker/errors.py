@@ -28,6 +28,10 @@ class SpaceError(ConfigError):
     """An observation or action space that Stoker cannot train on."""
 
 
+class WrongPoolError(ConfigError):
+    """The pool that was asked for is for the other kind of environment: tensors, or ordinary."""
+
+
 class EnvError(StokerError):
     """An environment raised, or hung, or returned something its spaces do not allow."""
 

@@ -73,7 +73,7 @@ class DeviceCollector:
         self.episodes = DeviceEpisodes(pool.n_envs, pool.device, len(seeds))
         self._names = tuple(pool.spec.metric_names)
         sums = torch.zeros(2, len(self._names), dtype=torch.float64, device=pool.device)
-        bad = torch.zeros((), dtype=torch.int64, device=pool.device)
+        bad = torch.zeros(len(seeds), dtype=torch.int64, device=pool.device)
         self._stock = Stock(self.episodes.held, sums, bad)
         self.way: Way = as_it_is
         """How `take_stock` is run; something that compiles may take its place."""
@@ -108,21 +108,31 @@ class DeviceCollector:
 
     def metrics(self) -> dict[str, float]:
         """Of episodes, and the means of what environments reported since the last call."""
-        bad = int(self._stock.bad)  # sync: when logging
-        if bad:
-            raise BadValueError(
-                f"{bad} rewards or observations of {self.pool.spec.name} were NaN or infinite "
-                "since the last look. Mend the environment: a division by zero, a root of a "
-                "negative number, a state that grows without bound."
-            )
+        astray = self._look_for_bad_values()
         sums, counts = self._stock.sums.tolist()  # sync: likewise
         self._stock.sums.zero_()
         found = zip(self._names, sums, counts, strict=True)
         means = {f"env/{name}": total / count for name, total, count in found if count}
+        means |= {"population/astray": float(astray)} if astray else {}
         return {**self.episodes.metrics(), **means}
 
+    def _look_for_bad_values(self) -> int:
+        """How many agents saw some; an error if there is none that did not.
+
+        Of several, one that has gone astray (its learning rate, say) is left alone.
+        """
+        bad = self._stock.bad.tolist()  # sync: when logging, or for a checkpoint
+        if all(bad):
+            raise BadValueError(
+                f"{sum(bad)} rewards or observations of {self.pool.spec.name} were NaN or infinite "
+                "since the last look. Mend the environment: a division by zero, a root of a "
+                "negative number, a state that grows without bound."
+            )
+        return sum(count > 0 for count in bad)
+
     def state(self) -> dict[str, np.ndarray]:
-        """Where environments and noise stand, by name."""
+        """Where environments and noise stand, by name; an error if that is worth nothing."""
+        self._look_for_bad_values()
         held = {**self.pool.state(), **self.episodes.state()}
         state = {name: value.cpu().numpy() for name, value in held.items()}  # sync: a checkpoint
         busy = np.zeros(self.pool.n_envs, bool)
@@ -154,7 +164,7 @@ class Stock(NamedTuple):
 
     episodes: Episodes
     sums: Tensor  # [2, M]: sums of what environments report of themselves, and how many these are
-    bad: Tensor  # rewards and observations that are not finite
+    bad: Tensor  # [K], rewards and observations that are not finite
 
 
 def take_stock(
@@ -172,8 +182,9 @@ def take_stock(
         known = values.isfinite()
         stock.sums[0] += torch.where(known, values, 0.0).sum(1, dtype=torch.float64)
         stock.sums[1] += known.sum(1)
+    steps, agents = len(reward), len(stock.bad)
     for value in floats:
-        stock.bad.add_((~value.isfinite()).sum())
+        stock.bad.add_((~value.isfinite()).reshape(steps, agents, -1).sum((0, 2)))
 
 
 def count_episodes(episodes: Episodes, reward: Tensor, over: Tensor) -> None:

@@ -230,7 +230,8 @@ class ComputeSettings:
     kernels: Literal["auto", "torch", "fused"] = "auto"
     """What acts and learns where environments are tensors: torch's kernels, or Stoker's own, of
     which a few make an update (on a CPU they are plain torch). `auto` trains with torch's at once,
-    and on a GPU goes over to its own when these are built, if they can serve the network."""
+    and on a GPU goes over to its own when these are built, if they can serve the network and the
+    run lasts. `fused` waits for them."""
     precision: Literal["tf32", "fp32", "bf16"] = "tf32"
     """Of matrix products on a GPU. `bf16` is for Stoker's own kernels, which keep weights, sums and
     the optimiser in float32; torch's take it for tf32."""

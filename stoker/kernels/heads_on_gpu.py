@@ -41,6 +41,8 @@ def sample(
             # The Gumbel trick: the arg-max of log p - log E, with E exponential, is distributed
             # as p.
             choice = tl.argmax(tl.where(inside, log_probs - tl.log(drawn), _LOWEST), 1)
+            # Of NaN it may be any: an agent that went astray must not bring the others down.
+            choice = tl.minimum(tl.maximum(choice, starts[c]), starts[c + 1] - 1)
             log_prob += tl.sum(tl.where(output == choice[:, None], log_probs, 0.0), 1)
             tl.store(action + row * columns + c, choice.to(tl.int64) - starts[c], here)
     else:

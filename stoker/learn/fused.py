@@ -78,7 +78,8 @@ class FusedLearner:
         self.net, self.moments, self._scale, self.storage = net, moments, scale, storage
         self.settings, self.minibatch, self.precision = settings, minibatch, precision
         self.optimised, self._named = Optimised.of(flat), named
-        self._seeds, self._number, self.generator = seeds, number, generator
+        self._first_seeds, self._seeds = seeds, seeds.clone()
+        self._number, self.generator = number, generator
         agents, self._n = len(flat), storage.n_envs // len(flat)
         self._scalars = scalars
         kl = float("inf") if settings.target_kl is None else settings.target_kl
@@ -146,6 +147,8 @@ class FusedLearner:
         metrics |= {"lag/mean": self._nothing, "lag/max": self._nothing}
         metrics["train/learning_rate"] = self._update.rate.mean()
         metrics["train/clip_range"] = self._loss.clip.mean()
+        if len(optimised.skipped) > 1:
+            metrics["population/skipping"] = (optimised.skipped > 0).sum().float()
         # Of several, one that has gone astray is left alone.
         return LearnReport(metrics, optimised.skipped.amin())
 
@@ -181,8 +184,8 @@ class FusedLearner:
         )
 
     def reseed(self, apart: int) -> None:
-        """Shuffle otherwise from now on."""
-        self._seeds.add_(apart)
+        """Shuffle as if the seeds were so much larger than they are."""
+        torch.add(self._first_seeds, apart, out=self._seeds)
 
     def state(self) -> dict[str, Tensor]:
         """What `Learner.state` gives, under the same names; of several agents, [K, ...] each."""
@@ -220,4 +223,5 @@ def _measured(optimised: Optimised, advantage: Tensor, value: Tensor, steps: int
     left = advantage.view(steps, agents, -1)  # of the targets, once the values are taken off
     target = left + value.view_as(left)
     explained = 1 - left.var((0, 2), correction=0) / target.var((0, 2), correction=0)
-    return torch.cat((means, explained.mean()[None], optimised.made.mean()[None]))
+    explained = torch.where(explained.isfinite(), explained, torch.nan)  # of constant targets
+    return torch.cat((means, explained.nanmean()[None], optimised.made.mean()[None]))

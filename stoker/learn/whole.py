@@ -37,7 +37,7 @@ class Whole:
     def forget(self) -> None:
         """What the functions work on lies elsewhere now, or they do something else."""
         for captured in self._known:
-            captured.graph, captured.warm = None, False
+            captured.graph, captured.warm, captured.cannot = None, False, False
 
 
 class _Captured(Generic[R]):
@@ -46,10 +46,10 @@ class _Captured(Generic[R]):
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = False
         self._result: R
-        self._cannot = False
+        self.cannot = False
 
     def __call__(self) -> R:
-        if self._cannot:
+        if self.cannot:
             return self._function()
         if not self.warm:
             self.warm = True
@@ -78,7 +78,7 @@ class _Captured(Generic[R]):
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._result = self._function()
         except Exception as error:
-            self._cannot = True
+            self.cannot = True
             self._generator.set_state(before)
             summary, _, _ = str(error).partition("\n")
             warnings.warn(

@@ -23,7 +23,11 @@ class Moments(NamedTuple):
 
 @torch.no_grad()
 def update(moments: Moments, rows: Tensor, valid: Tensor) -> None:
-    """Take in rows [..., n, width] where `valid` [..., n], by Chan's parallel update."""
+    """Take in rows [..., n, width] where `valid` [..., n], by Chan's parallel update.
+
+    Not those that are NaN or infinite: one of them would spoil the statistics for ever.
+    """
+    valid = valid & rows.isfinite().all(-1)
     weight = valid.to(torch.float64)
     rows = torch.where(valid[..., None], rows, 0).to(torch.float64)
     seen = weight.sum(-1, keepdim=True)

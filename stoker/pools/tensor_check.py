@@ -97,8 +97,7 @@ def _walk(
             yield _difference(kinds, found)
         yield from _outcome_problems(led_to._asdict(), spec, device)
         alike = env.step(_all_like(state), _all_like({"": action})[""], rng(step))
-        pairs = [(led_to.reward, alike.reward)]
-        pairs += [(led_to.state[name], value) for name, value in alike.state.items()]
+        pairs = list(zip(_rows_of(env, led_to), _rows_of(env, alike), strict=True))
         if not all(_same(mine[_LOOKED_AT], other[_LOOKED_AT]) for mine, other in pairs):
             yield (
                 "What a row becomes depends on the other rows of the batch: beside others it "
@@ -106,6 +105,13 @@ def _walk(
                 "the first."
             )
         state = led_to.state
+
+
+def _rows_of(env: TensorEnv, step: TensorStep) -> list[Tensor]:
+    """Everything that a step gives, and what is seen after it."""
+    outcome = [step.reward, step.terminated, step.truncated]
+    named = (step.state, step.metrics, _by_leaf(env.observe(step.state)))
+    return outcome + [group[name] for group in named for name in sorted(group)]
 
 
 def _all_like(state: TensorState) -> TensorState:

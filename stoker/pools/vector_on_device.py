@@ -189,8 +189,9 @@ class DeviceVectorPool(DevicePool):
             raise BadValueError("\n".join(heads))
 
     def _read(self, seen: Any) -> DeviceObs:
+        """As the spec says: simulators may compute in another precision."""
         leaves, known = _leaves(seen), self.spec.observation
-        return {n: leaves[n] - k.start if k.start else leaves[n] for n, k in known.items()}
+        return {n: (leaves[n] - k.start).to(getattr(torch, k.dtype)) for n, k in known.items()}
 
     def state(self) -> dict[str, Tensor]:
         """Only the count of steps: where somebody else's environments stand cannot be told."""

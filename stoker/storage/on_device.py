@@ -49,11 +49,11 @@ class DeviceStorage(RolloutStorage):
 
     def plain(self) -> Tensor:
         """What was seen, where it is one vector: [T + 1, N, width], to the row after the last."""
-        return self._rollout.obs[PLAIN].flatten(2)
+        return _as_vectors(self._rollout.obs[PLAIN])
 
     def plain_finals(self) -> Tensor:
         """What each step led to, likewise: [T, N, width]."""
-        return self.final_obs[PLAIN].flatten(2)
+        return _as_vectors(self.final_obs[PLAIN])
 
     def row(self, t: int) -> TensorBatch:
         """Where what comes of step `t` is to be written."""
@@ -73,3 +73,8 @@ class DeviceStorage(RolloutStorage):
             some = {leaf: rows[part].flatten(0, 1) for leaf, rows in self.final_obs.items()}
             value = policy.value(some).view_as(kept.reward[part])
             kept.final_value[part] = torch.where(kept.truncated[part], value, 0.0)
+
+
+def _as_vectors(rows: Tensor) -> Tensor:
+    """[T, N, width], also of what has no dimensions."""
+    return rows.view(*rows.shape[:2], -1)

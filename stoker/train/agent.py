@@ -18,9 +18,8 @@ from stoker.config.load import from_flat
 from stoker.config.numbers import parse_count
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory, is_device_vector, is_tensor_env
-from stoker.errors import CheckpointError, ConfigError
+from stoker.errors import CheckpointError, ConfigError, WrongPoolError
 from stoker.nn.actor_critic import ActorCritic
-from stoker.pools.awaited import as_blocking
 from stoker.pools.spaces import ActionCodec
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
@@ -217,13 +216,7 @@ class PPO:
             model.policy.load_state_dict(policy_of(saved.tensors, agent))
         else:
             source = _source(env, {} if is_tensor_env(env) else config.env.env_kwargs)[0]
-            moved = (config.env.pool == "tensor") != _makes_tensors(
-                source, devices.find_device(device)
-            )
-            if moved:  # to the device, or from it
-                env_settings = dataclasses.replace(config.env, pool="auto")
-                config = dataclasses.replace(config, env=env_settings)
-            parts = build(config, source)
+            parts, moved = _build_wherever(config, source)
             try:
                 check_spaces(saved, parts)
                 n_envs = config.env.n_envs * config.run.population
@@ -278,17 +271,20 @@ class _Listener(Audience):
         return self._callback(progress) if self._callback else None
 
 
-def _makes_tensors(source: EnvSource, device: torch.device) -> bool:
-    if not isinstance(source, EnvFactory):
-        return is_device_vector(source)
-    made = source.make(num_envs=1, device=str(device))
-    if is_device_vector(made):
-        getattr(made, "close", lambda: None)()
-        return True
-    if isinstance(made, gymnasium.Env):
-        as_blocking(made).close()
-        return False
-    return True
+def _build_wherever(config: Config, source: EnvSource) -> tuple[Parts, bool]:
+    """Parts for environments that may step on the device now, or no longer; and whether that is so.
+
+    Nothing is made to find out: of some simulators there can be one in a process.
+    """
+    given = not isinstance(source, EnvFactory)
+    moved = given and (config.env.pool == "tensor") != is_device_vector(source)
+    if not moved:
+        try:
+            return build(config, source), False
+        except WrongPoolError:
+            pass
+    anywhere = dataclasses.replace(config.env, pool="auto")
+    return build(dataclasses.replace(config, env=anywhere), source), True
 
 
 def _giver(env: Any) -> Callable[[], Any]:

@@ -23,7 +23,7 @@ from stoker.collect.weights import Weights
 from stoker.config.numbers import counted
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory, is_device_vector
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, WrongPoolError
 from stoker.learn.executor import executable
 from stoker.learn.learner import Learner
 from stoker.learn.whole import Whole
@@ -44,7 +44,7 @@ from stoker.storage.on_device import DeviceStorage
 from stoker.storage.rollout import RolloutStorage
 from stoker.storage.staged import StagedStorage
 from stoker.train import devices, population
-from stoker.train.fused import Fused, why_not
+from stoker.train.fused import SHUFFLED_APART, Fused, why_not
 from stoker.train.on_device import open_on_device
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.parts import Lesson, Parts
@@ -119,7 +119,7 @@ def _assemble(
         config.ppo,
         config.minibatch,
         device,
-        config.run.seed + 2,
+        config.run.seed + SHUFFLED_APART,
         "eager" if whole.captures else executor,
         asks=not on_device,
     )
@@ -178,9 +178,8 @@ def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
     if reason and (asked == "fused" or many):
         wish = f"population is {config.run.population}" if many else "kernels is fused"
         raise ConfigError(f"{wish}, and Stoker's kernels cannot serve this run: {reason}.")
-    wanted = asked == "fused" or many or (asked == "auto" and parts.whole.captures)
-    if reason or not wanted:
-        if asked == "auto" and parts.whole.captures:
+    if reason or not (asked == "fused" or many or gains_from_kernels(parts)):
+        if reason and gains_from_kernels(parts):
             parts.decisions.append(Decision("kernels", "torch's", f"of Stoker's own, {reason}"))
         return
     if many:
@@ -205,10 +204,15 @@ def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
         return fused, DeviceCollector(twin, policies[0], storage, PhaseClock(), seeds)
 
     swap = Swap(parts, live, rehearsal)
-    if config.compute.compile_in == "foreground" or many:
+    if config.compute.compile_in == "foreground" or asked == "fused" or many:
         parts.decisions.append(swap.take_over(swap.build()))
     else:
         parts.trial = swap
+
+
+def gains_from_kernels(parts: Parts) -> bool:
+    """Whether to go over to Stoker's kernels, where nobody says which are wanted."""
+    return parts.config.compute.kernels == "auto" and parts.whole.captures
 
 
 def _pins(pool: BasePool, device: torch.device) -> bool:
@@ -337,7 +341,7 @@ def _make_pool(
         return open_on_device(made, source.name, config, device)
     asked = config.env.pool
     if asked == "tensor":
-        raise ConfigError(
+        raise WrongPoolError(
             f"pool is tensor, and {source.name} is an ordinary environment: it steps on the CPU. "
             "Leave the pool to auto, or port it to tensors (docs/tensor-environments.md)."
         )

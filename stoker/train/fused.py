@@ -20,6 +20,8 @@ from stoker.pools.draws import TensorRng, key_of
 from stoker.storage.on_device import DeviceStorage
 from stoker.types import PLAIN, EnvSpec, LearnReport, Way
 
+SHUFFLED_APART = 2
+"""Added to a run's seed for its shuffling."""
 _NOISE_APART = 1 << 40
 """Added to seeds, so that no agent's noise is made of what another's environments draw from."""
 
@@ -95,7 +97,8 @@ class Fused:
         seeds = config.run.seed + torch.arange(agents, device=device)
         share = storage.n_envs // agents
         self._numbers = torch.arange(storage.n_envs, device=device) % share
-        self._keys = key_of(seeds + _NOISE_APART).repeat_interleave(share)
+        self._seeds = (seeds + _NOISE_APART).repeat_interleave(share)
+        self._keys = key_of(self._seeds)
         self._way = way
         self.learner = FusedLearner(
             passes,
@@ -108,7 +111,7 @@ class Fused:
             config.ppo,
             scalars,
             config.minibatch,
-            seeds + 2,
+            seeds + SHUFFLED_APART,
             number,
             generator,
             self._precision,
@@ -142,8 +145,8 @@ class Fused:
         return report
 
     def reseed(self, apart: int) -> None:
-        """Draw other noise, and shuffle otherwise."""
-        self._keys.add_(apart)
+        """Draw noise and shuffle as if the seeds were so much larger than they are."""
+        self._keys.copy_(key_of(self._seeds + apart))
         self.learner.reseed(apart)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from stoker.config.schema import Config
 from stoker.envs.registry import is_device_vector
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, WrongPoolError
 from stoker.pools.on_device import DevicePool
 from stoker.pools.tensor import TensorPool, describe_tensor_env
 from stoker.pools.tensor_check import check_tensor_env
@@ -58,7 +58,7 @@ def own_pool(
 
 def _check_settings(config: Config, name: str) -> None:
     if config.env.pool not in ("auto", "tensor"):
-        raise ConfigError(
+        raise WrongPoolError(
             f"pool is {config.env.pool}, and {name} is a tensor environment: it runs on the device "
             "in the tensor pool. Leave the pool to auto."
         )

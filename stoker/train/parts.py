@@ -25,7 +25,7 @@ from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.base import BasePool
 from stoker.storage.rollout import RolloutStorage
 from stoker.train import devices, population
-from stoker.train.fused import Fused
+from stoker.train.fused import SHUFFLED_APART, Fused
 from stoker.train.overlap import Decision
 from stoker.train.population import Standing
 from stoker.types import LearnReport
@@ -112,8 +112,9 @@ class Parts:
             else:
                 self.policies[0].load_state_dict(room_of(tensors, "policy"))
             self.learner.restore(room_of(tensors, "learner"))
+            self._follow_seeds()
             if self.scaler:
-                scaler = room_of(tensors, "scaler")
+                scaler = _as_now(room_of(tensors, "scaler"), self.scaler.state_dict())
                 carried = scaler["carried"] if with_envs else self.scaler.carried
                 self.scaler.load_state_dict(scaler | {"carried": carried})
             if with_envs:
@@ -131,8 +132,13 @@ class Parts:
         """Act and learn with other random numbers from now on."""
         for generator in (self.collector.policy.generator, self.learner.generator):
             generator.manual_seed(generator.initial_seed() + _SEEDS_APART)
+        self._follow_seeds()
+
+    def _follow_seeds(self) -> None:
+        """Kernels draw from counters: by how far the seeds were moved, the generator knows."""
         if self.fused is not None:
-            self.fused.reseed(_SEEDS_APART)
+            first = self.config.run.seed + SHUFFLED_APART
+            self.fused.reseed(self.learner.generator.initial_seed() - first)
 
     def recover(self) -> None:
         """After an error amid a rollout: bring environments back to where they last stood."""
@@ -158,6 +164,14 @@ class Parts:
         if self.pinned is not None:
             devices.unpin(self.pinned)
             self.pinned = None
+
+
+def _as_now(saved: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What was saved when there was no dimension for agents, with one."""
+    return {
+        name: value.view_as(own[name]) if value.numel() == own[name].numel() else value
+        for name, value in saved.items()
+    }
 
 
 def room_of(tensors: Mapping[str, Tensor], room: str) -> dict[str, Tensor]:

@@ -152,6 +152,7 @@ class Session:
 
     def advance(self, report: LearnReport) -> None:
         """Count an iteration."""
+        self._boundary = {}  # what was learned since does not belong to it
         self.counters.iteration += 1
         self.counters.env_steps += self.parts.collector.steps // self.config.run.population
         self.counters.late_steps += self.parts.collector.late

@@ -104,6 +104,14 @@ WRONG = {
         lambda s, old: s._replace(reward=s.reward + old["rung"].float().mean()),
         "depends on the other rows of the batch",
     ),
+    "others end": (
+        lambda s, old: s._replace(terminated=old["rung"] != old["rung"].float().mean()),
+        "depends on the other rows of the batch",
+    ),
+    "others are reported": (
+        lambda s, old: s._replace(metrics={"rung": old["rung"].float() - old["rung"].sum()}),
+        "depends on the other rows of the batch",
+    ),
 }
 
 
@@ -155,6 +163,16 @@ def test_linear_dynamics_are_nobody_elses_business() -> None:
 
     nan = torch.nan
     assert findings(Linear()) == ([], [])
+
+
+def test_what_one_sees_must_not_depend_on_others() -> None:
+    class Compares(Ladder):
+        def observe(self, state: TensorState) -> torch.Tensor:
+            seen = super().observe(state)
+            return seen - seen.mean(0)
+
+    (sentence,) = findings(Compares()).wrong
+    assert "depends on the other rows of the batch" in sentence
 
 
 def test_observing_must_not_change_anything() -> None:

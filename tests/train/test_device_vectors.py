@@ -134,6 +134,48 @@ def test_an_object_will_do_in_python(tmp_path: Path) -> None:
     moved.close()
 
 
+MADE: list[Isaac] = []
+
+
+def only_one(num_envs: int, device: str) -> Isaac:
+    """Of many a simulator there can be one in a process."""
+    assert not MADE, "only one simulator a process"
+    MADE.append(Isaac(Ladder(), num_envs, device))
+    return MADE[0]
+
+
+def test_nothing_is_made_only_to_see_what_it_is(tmp_path: Path) -> None:
+    MADE.clear()
+    with PPO("MlpPolicy", only_one, **SIZES) as model:
+        model.learn(96)
+        model.save(tmp_path / "a")
+    MADE.clear()
+    with PPO.load(tmp_path / "a", env=only_one, device="cpu") as again:
+        again.learn(96, reset_num_timesteps=False)
+    assert len(MADE) == 1
+
+
+def test_one_that_computes_in_double_precision_is_trained_on_and_evaluated() -> None:
+    class Precise(Isaac):
+        def _shown(self, leaves: dict[str, torch.Tensor]) -> Any:
+            return {"policy": leaves["obs"].double()}
+
+    factory = EnvFactory(lambda num_envs, device: Precise(Ladder(), num_envs, device))
+    parts = trained(factory, 2)
+    report = evaluate(
+        parts.policy,
+        factory,
+        parts.pool.spec,
+        CPU,
+        episodes=3,
+        seed=0,
+        max_steps=50,
+        pool="tensor",
+    )
+    assert len(report.returns) == 3
+    assert parts.pool.obs[PLAIN].dtype == torch.float32  # type: ignore[attr-defined]
+
+
 def test_a_run_that_was_stopped_goes_on_with_environments_that_begin_anew(tmp_path: Path) -> None:
     given = {**SIZES, "env": "device_envs:ladders", "env_kwargs": {"longest": 10_000}}
     given |= {"runs_dir": str(tmp_path), "run_name": "a", "normalize_reward": True}

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from tensor_envs import Ladder
 
 from stoker.config import resolve
@@ -15,9 +17,10 @@ from stoker.config.vary import drawn_settings
 from stoker.envs.registry import EnvFactory
 from stoker.envs.tensor.cart_pole import CartPole
 from stoker.envs.tensor.pendulum import Pendulum
-from stoker.errors import ConfigError
+from stoker.errors import BadValueError, ConfigError
 from stoker.learn.fused import FusedLearner
 from stoker.learn.learner import Learner
+from stoker.train import build as build_module
 from stoker.train import loop, swap
 from stoker.train.build import build
 from stoker.train.parts import Parts
@@ -141,7 +144,8 @@ def test_what_one_has_learned_the_other_goes_on_from(
 def test_they_take_over_amid_a_run_with_what_was_learned(monkeypatch: Any) -> None:
     monkeypatch.setattr(swap, "_AFTER_S", 0.0)
     monkeypatch.setattr(swap, "_WORTH_S", 0.0)
-    parts = parts_of(Pendulum, 40, kernels="fused")
+    monkeypatch.setattr(build_module, "gains_from_kernels", lambda parts: True)
+    parts = parts_of(Pendulum, 40)
     kept: list[dict[str, torch.Tensor]] = []
     real = swap.Swap.take_over
 
@@ -170,8 +174,9 @@ def test_what_cannot_be_built_leaves_training_as_it_was(monkeypatch: Any) -> Non
         raise RuntimeError("no compiler\nand much more")
 
     monkeypatch.setattr(swap.Swap, "build", fail)
+    monkeypatch.setattr(build_module, "gains_from_kernels", lambda parts: True)
     with pytest.warns(UserWarning, match=r"could not be built \(RuntimeError: no compiler\), so"):
-        parts = trained(Pendulum, 6, kernels="fused")
+        parts = trained(Pendulum, 6)
     assert isinstance(parts.learner, Learner)
 
 
@@ -188,7 +193,67 @@ def test_what_they_cannot_serve_is_said(settings: dict[str, Any], said: str) -> 
     assert parts_of(Ladder, 1, **settings).fused is None
 
 
+def test_asked_for_by_name_they_serve_from_the_beginning() -> None:
+    parts = parts_of(Pendulum, 2, kernels="fused")
+    assert isinstance(parts.learner, FusedLearner)
+    assert parts.trial is None
+
+
+def test_what_is_seen_may_have_no_dimensions() -> None:
+    class Point(Pendulum):
+        observation_space = spaces.Box(-1000, 1000, (), np.float32)
+
+        def observe(self, state: Any) -> torch.Tensor:
+            return super().observe(state)[:, 0]
+
+    assert torch.isfinite(trained(Point, 3, **FUSED).policy.decide.weight).all()
+
+
+def test_after_a_roll_back_other_noise_stays_other_noise() -> None:
+    """In whoever goes on from what was saved then."""
+    before = trained(Pendulum, 2, **FUSED)
+    before.reseed()
+    saved = {name: value.clone() for name, value in before.tensors().items()}
+    actions = before.collector.collect().rollout.action.clone()  # type: ignore[union-attr]
+    for apart in (False, True):
+        after = parts_of(Pendulum, 4, **FUSED)
+        after.restore(saved)
+        if apart:
+            after.reseed()
+        drawn = after.collector.collect().rollout.action  # type: ignore[union-attr]
+        assert torch.equal(drawn, actions) != apart
+
+
 # Many agents at once.
+
+
+class Fragile(Ladder):
+    """Breaks where its number is not spared."""
+
+    spared = 8
+
+    def observe(self, state: Any) -> torch.Tensor:
+        seen = super().observe(state)
+        broken = torch.arange(len(seen)) >= self.spared
+        return torch.where(broken[:, None] & (seen[:, 2:] > 5), torch.nan, seen)
+
+
+def test_an_agent_that_goes_astray_is_left_alone_and_counted() -> None:
+    crowd = parts_of(Fragile, 6, population=3, log_every=1)
+    told: list[dict[str, float]] = []
+    loop.run(Session(crowd, None), lambda now: told.append(now.metrics), StopRequest(None))
+    assert told[-1]["population/astray"] == 2
+    assert told[-1]["population/skipping"] == 2
+    alone = trained(Ladder, 6, **FUSED)
+    assert_same(crowd.policies[0].state_dict(), alone.policy.state_dict(), rtol=1e-4, atol=1e-5)
+
+
+def test_where_all_go_astray_the_environment_is_to_blame() -> None:
+    class Broken(Fragile):
+        spared = 0
+
+    with pytest.raises(BadValueError, match=r"of .*Broken were NaN or infinite"):
+        trained(Broken, 6, population=3)
 
 
 VARY = {"lr": "1e-4..1e-2", "ent_coef": [0, 0.01], "clip_range": "0.05..0.4", "vf_coef": "0..1"}

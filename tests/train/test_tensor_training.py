@@ -15,6 +15,7 @@ from tensor_envs import Dice, HostLadder, Ladder
 from stoker.config import resolve
 from stoker.envs.registry import EnvFactory
 from stoker.errors import BadValueError, ConfigError
+from stoker.runs import checkpoint
 from stoker.train import loop
 from stoker.train.agent import PPO
 from stoker.train.build import build
@@ -269,3 +270,38 @@ def test_one_that_cannot_be_captured_is_trained_on_with_a_warning() -> None:
 
 
 assert tensor_envs  # by its name, in the run that is resumed
+
+
+class Later(Ladder):
+    """Shows NaN in its tenth step, which is long after it was checked."""
+
+    def observe(self, state: Any) -> torch.Tensor:
+        seen = super().observe(state)
+        return torch.where(seen[:, 2:] >= 10, torch.nan, seen)
+
+
+@pytest.mark.parametrize("kernels", ["torch", "fused"])
+@pytest.mark.parametrize("log_every", [1, 3])
+def test_what_is_not_finite_never_reaches_a_checkpoint(
+    kernels: str, log_every: int, tmp_path: Path
+) -> None:
+    """And who mends the environment goes on from the last one."""
+    given = {**SIZES, "env": "test_tensor_training:Later", "runs_dir": str(tmp_path)}
+    given |= {"kernels": kernels, "log_every": log_every, "run_name": "run"}
+    given |= {"n_steps": 4, "n_envs": 24, "checkpoint_every": 96, "timesteps": 960}
+    with pytest.raises(BadValueError, match="were NaN or infinite"):
+        train(resolve(given, on_gpu=False))
+    saved = checkpoint.load_newest(tmp_path / "run" / "checkpoints")[1].tensors
+    assert saved
+    assert all(value.isfinite().all() for value in saved.values() if value.is_floating_point())
+
+
+def test_a_run_from_before_there_were_populations_goes_on() -> None:
+    """Its reward statistics had no dimension for agents."""
+    before, after = trained(Ladder, 2), trained(Ladder, 1)
+    old = dict(before.tensors())
+    for name in ("mean", "variance", "centre", "scale", "count"):
+        old[f"scaler/moments.{name}"] = old[f"scaler/moments.{name}"][0]
+    after.restore(old)
+    for name, value in before.tensors().items():
+        assert torch.equal(after.tensors()[name], value), name
