@@ -14,6 +14,7 @@ BENCHES = (
     "io",
     "lag",
     "learning",
+    "monitor",
     "overlap",
     "pools",
     "population",

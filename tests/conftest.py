@@ -1,4 +1,4 @@
-"""What all tests share: a way to call the `stoker` command as a user would."""
+"""What all tests share: ways to call the `stoker` command as a user would, and to have a GPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_nvml import FakeNvml
 
 TESTS = Path(__file__).parent
 
@@ -59,3 +60,11 @@ def stoker(
         return subprocess.CompletedProcess(words, process.returncode, out, error)
 
     return run
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """What `import pynvml` gives: one without a GPU, that answers all the same."""
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake

@@ -1,0 +1,136 @@
+"""The sampler: a thread of its own that reads GPUs and host, off the training thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from stoker.monitor.gpu import GpuReader
+from stoker.monitor.host import HostReader
+from stoker.monitor.nvml import Found, open_chips, tell
+from stoker.monitor.records import GpuSample, HostSample, Series
+
+_MOST_SHARE = 0.0045
+"""Of a core, for everything; where a machine is so slow that 20 readings a second cost more, there
+are fewer."""
+_CREDIT_S = 5.0  # in which the first readings may be dearer
+_LONGEST_WAIT_S = 0.1
+_LEAVES_WITHIN_S = 2.0
+
+
+def rest_for(spent_s: float, elapsed_s: float) -> float:
+    """Seconds to do nothing, for the processor time spent to stay below its share."""
+    return max(0.0, spent_s / _MOST_SHARE - elapsed_s - _CREDIT_S)
+
+
+class Gpu(NamedTuple):
+    """A GPU that is sampled, or a part of one."""
+
+    number: int
+    """In NVML's order, which is not always CUDA's; a part has that of its GPU."""
+    name: str
+    uuid: str | None
+    series: Series[GpuSample]
+
+
+class Sampler:
+    """Samples from `start` to `close`; each figure as often as it is worth, all for little.
+
+    `uuid` names the one GPU to watch, which is known to be there: if it cannot be read, one
+    warning says why. Without it, all GPUs are watched, if there are any. `host` is the folder
+    whose disk is watched with the rest of the host; without it the host is not.
+    """
+
+    def __init__(
+        self,
+        uuid: str | None = None,
+        host: Path | None = None,
+        pid: int | None = None,
+        host_every_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pid = pid
+        """The process whose part of it all is told apart, with its workers."""
+        self.gpus: tuple[Gpu, ...] = ()
+        self.trouble: str | None = None
+        """Why no GPU is known, once that was looked for."""
+        self.host: Series[HostSample] = Series()
+        self._uuid, self._clock = uuid, clock
+        self._host = HostReader(host, self._watched, host_every_s) if host is not None else None
+        self._readers: list[GpuReader] = []
+        self._found: Found | None = None
+        self._over, self._opened = False, threading.Event()
+        self._thread: threading.Thread | None = None
+        self._spent_s, self._started = 0.0, clock()
+
+    def _watched(self) -> int | None:
+        return self.pid
+
+    def start(self) -> None:
+        """Begin, in a thread. Once."""
+        self._thread = threading.Thread(target=self._sample, name="stoker-monitor", daemon=True)
+        self._thread.start()
+
+    def wait_until_open(self, timeout_s: float) -> bool:
+        """Whether GPUs were looked for within that time."""
+        return self._opened.wait(timeout_s)
+
+    @property
+    def cost(self) -> float:
+        """Share of a core that sampling has taken so far, without looking for GPUs at first."""
+        return self._spent_s / max(self._clock() - self._started, 1e-9)
+
+    def open(self) -> None:
+        """Look for GPUs."""
+        self._found = open_chips(self._uuid)
+        self.trouble = self._found.trouble
+        self._readers = [GpuReader(chip, self._watched) for chip in self._found.chips]
+        self.gpus = tuple(Gpu(c.index, c.name, c.uuid, Series()) for c in self._found.chips)
+        self._opened.set()
+        if self._uuid is not None and self.trouble is not None:
+            tell(f"What the GPU does is unknown: {self.trouble}. Training is not affected.")
+
+    def tick(self) -> float:
+        """Read what is due; the seconds until something is again."""
+        now = self._clock()
+        for gpu, reader in zip(self.gpus, self._readers, strict=True):
+            if reader.due <= now:
+                gpu.series.add(reader.sample(now))
+        if self._host is not None and self._host.due <= now:
+            self.host.add(self._host.sample(now))
+        dues = [reader.due for reader in self._readers]
+        dues += [self._host.due] if self._host is not None else []
+        soonest = min(dues, default=now + _LONGEST_WAIT_S)
+        return min(max(soonest - self._clock(), 0.0), _LONGEST_WAIT_S)
+
+    def _sample(self) -> None:
+        self.open()
+        self._started, before = self._clock(), time.thread_time()
+        while not self._over:
+            wait = self.tick()
+            self._spent_s = time.thread_time() - before
+            rest = rest_for(self._spent_s, self._clock() - self._started)
+            time.sleep(max(wait, rest))  # which is half as dear as waiting for an event
+        self._release()
+
+    def _release(self) -> None:
+        for reader in self._readers:
+            reader.close()
+        if self._found is not None:
+            self._found.close()
+
+    def close(self) -> None:
+        """End sampling; what was sampled can still be read."""
+        self._over = True
+        if self._thread is not None:
+            self._thread.join(_LEAVES_WITHIN_S)  # a driver that hangs holds nobody up
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
