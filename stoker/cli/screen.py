@@ -134,6 +134,7 @@ def outcome_json(outcome: Outcome) -> str:
         "reward": outcome.reward,
         "eval_reward": reward,
         "shares": outcome.shares,
+        "gpu": outcome.gpu or None,
         "run": None if outcome.path is None else str(outcome.path),
         "population": _population_json(outcome.standings),
         "metrics": outcome.metrics,
@@ -189,7 +190,7 @@ def _describe_end(outcome: Outcome) -> RenderableType:
     speed = "unknown" if outcome.sps is None else f"{outcome.sps:,.0f} steps/s"
     each = " of each agent" if outcome.standings else ""
     took = f"{outcome.env_steps:,} steps{each} in {duration(outcome.wall_s)}"
-    table.add_row("speed", f"[bold]{speed}[/], {took}")
+    table.add_row("speed", f"[bold]{speed}[/], {took}{_gpu(outcome.gpu)}")
     table.add_row("time went to", _phase_bar(outcome.shares))
     table.add_row("", _legend(outcome.shares))
     if outcome.path is not None:
@@ -244,6 +245,14 @@ def _sparkline(values: deque[float]) -> str:
     shown = [list(values)[int((i + 1) * len(values) / width) - 1] for i in range(width)]
     low, high = min(shown), max(shown)
     return "".join(_BARS[1 + int(7 * (v - low) / (high - low or 1.0))] for v in shown)
+
+
+def _gpu(means: dict[str, float]) -> str:
+    """How busy the GPU was, and how much of it, where that is known: for beside steps/s."""
+    if "busy" not in means:
+        return ""
+    active = f", {means['sm_active']:.0%} of its SMs active" if "sm_active" in means else ""
+    return f"; GPU {means['busy']:.0%} busy{active}"
 
 
 def _reward(metrics: dict[str, float]) -> str:

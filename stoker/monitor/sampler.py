@@ -16,7 +16,7 @@ from stoker.monitor.records import GpuSample, HostSample, Series
 _MOST_SHARE = 0.0045
 """Of a core, for everything; where a machine is so slow that 20 readings a second cost more, there
 are fewer."""
-_CREDIT_S = 5.0  # in which the first readings may be dearer
+_CREDIT_S = 2.0  # in which the first readings may be dearer
 _LONGEST_WAIT_S = 0.1
 _LEAVES_WITHIN_S = 2.0
 

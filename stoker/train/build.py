@@ -50,6 +50,7 @@ from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.parts import Lesson, Parts
 from stoker.train.sizes import capacity, check_fit, may_overlap, with_in_flight, with_n_envs
 from stoker.train.swap import Swap, whole_lesson
+from stoker.train.watch import watch_gpu
 from stoker.types import (
     DeviceVectorEnv,
     EnvSpec,
@@ -146,6 +147,7 @@ def _assemble(
         collection.trial,
         pinned,
         whole,
+        watch=watch_gpu(config, device),
     )
     if isinstance(pool, TensorPool):
         _prepare_kernels(parts, pool)

@@ -28,6 +28,7 @@ from stoker.train import devices, population
 from stoker.train.fused import SHUFFLED_APART, Fused
 from stoker.train.overlap import Decision
 from stoker.train.population import Standing
+from stoker.train.watch import GpuWatch
 from stoker.types import LearnReport
 
 _SEEDS_APART = 1_000_003
@@ -73,6 +74,8 @@ class Parts:
     """How whole rollouts and whole lessons run, where environments are tensors."""
     fused: Fused | None = None
     """Acts and learns in kernels, where these have taken over."""
+    watch: GpuWatch | None = None
+    """Samples the GPU, where there is one and that is wanted."""
 
     @property
     def policy(self) -> ActorCritic:
@@ -86,6 +89,18 @@ class Parts:
             return []
         assert isinstance(self.collector, DeviceCollector)
         return population.ranked(self.config, self.collector.episodes.means())
+
+    def restart_clocks(self) -> None:
+        """Time from now on."""
+        self.clock.restart()
+        self.collect_clock.restart()
+        for timed in (self.trial, self.watch):
+            if timed is not None:
+                timed.begin_anew()
+
+    def gpu_metrics(self) -> dict[str, float]:
+        """What the GPU did since the last call, as far as that is known."""
+        return {} if self.watch is None else self.watch.metrics()
 
     def tensors(self) -> dict[str, Tensor]:
         """All state but the counters, by name: what a checkpoint holds."""
@@ -159,6 +174,8 @@ class Parts:
             closing.callback(self.collector.close)
             if self.trial is not None:
                 closing.callback(self.trial.close)
+            if self.watch is not None:
+                closing.callback(self.watch.close)
 
     def _unpin(self) -> None:
         if self.pinned is not None:

@@ -97,10 +97,7 @@ class Session:
     def start_clocks(self) -> None:
         """Time from now on: what went before was building."""
         self._started = time.perf_counter()
-        self.parts.clock.restart()
-        self.parts.collect_clock.restart()
-        if self.parts.trial is not None:
-            self.parts.trial.begin_anew()
+        self.parts.restart_clocks()
 
     @property
     def config(self) -> Config:
@@ -190,7 +187,10 @@ class Session:
             "time/iterations": counters.iteration,
             **{f"phase/{name}": share for name, share in shares.items()},
             **self._overlap_metrics(),
+            **self.parts.gpu_metrics(),
         }
+        # What the GPU did is unknown now where nothing new is said of it.
+        self.metrics = {k: v for k, v in self.metrics.items() if not k.startswith("gpu/")}
         with self.parts.clock.phase("log"):
             self.record(fresh)
             self.write_status("running", at_most_every=_STATUS_EVERY_S)

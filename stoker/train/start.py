@@ -41,6 +41,8 @@ class Outcome(NamedTuple):
     path: Path | None
     standings: list[Standing]
     """The agents of a population, best first; of one alone, none."""
+    gpu: dict[str, float]
+    """Means over the run of what is known of the GPU: `busy`, `sm_active`, `power_w` and so on."""
 
     @property
     def reward(self) -> float | None:
@@ -166,6 +168,7 @@ def _outcome(session: Session, state: str, stop: StopRequest) -> Outcome:
         session.last_eval,
         session.where,
         session.parts.standings(),
+        session.parts.watch.overall() if session.parts.watch else {},
     )
 
 

@@ -68,4 +68,4 @@ def test_a_reading_that_raises_makes_its_own_figures_unknown_and_no_others() -> 
 
 def test_all_readings_together_stay_below_their_share() -> None:
     assert rest_for(spent_s=0.045, elapsed_s=10.0) == 0.0
-    assert rest_for(spent_s=0.09, elapsed_s=10.0) == pytest.approx(5.0)  # 20 s' worth, 5 on credit
+    assert rest_for(spent_s=0.09, elapsed_s=10.0) == pytest.approx(8.0)  # 20 s' worth, 2 on credit
