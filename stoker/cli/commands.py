@@ -65,6 +65,17 @@ COMMANDS = {
             "stoker check my_module:MyEnv --env-kwargs '{gravity: 9.8}' --json",
         ),
     ),
+    "monitor": Command(
+        "stoker.cli.monitor",
+        "monitor",
+        "show what GPUs, cores and memory do, on this machine or beside a run",
+        (
+            "stoker monitor",
+            "stoker monitor my-run",
+            "stoker monitor --once --json",
+            "stoker monitor --csv --every 5 > machine.csv",
+        ),
+    ),
     "site": Command(
         "stoker.cli.site",
         "site",

@@ -1,8 +1,9 @@
-"""Flags to dataclasses, the same way for every command."""
+"""Flags to dataclasses and names to runs, the same way for every command."""
 
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -20,3 +21,9 @@ def parse(kind: type[Any], arguments: list[str], command: str, **options: Any) -
         config=(tyro.conf.OmitArgPrefixes,),
         **{"prog": f"stoker {command}", **options},
     )
+
+
+def find_run(name: str, runs_dir: str) -> Path:
+    """A run by its name in `runs_dir`, or by its path."""
+    named = Path(runs_dir) / name
+    return named if named.is_dir() or len(Path(name).parts) == 1 else Path(name)

@@ -13,9 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from stoker.cli.flags import parse
-from stoker.cli.screen import duration
-from stoker.cli.train import find_run
+from stoker.cli.figures import duration, figure
+from stoker.cli.flags import find_run, parse
 from stoker.config.numbers import counted
 from stoker.config.presets import PRESETS
 from stoker.config.schema import COUNT
@@ -112,10 +111,10 @@ def runs(arguments: list[str]) -> int:
         table.add_row(
             Text(run.name, overflow="fold"),
             run.state,
-            _figure(run.env_steps, ",.0f"),
-            _figure(run.sps, ",.0f"),
-            _figure(run.reward, ".1f"),
-            _figure(run.eval_reward, ".1f"),
+            figure(run.env_steps, ",.0f"),
+            figure(run.sps, ",.0f"),
+            figure(run.reward, ".1f"),
+            figure(run.eval_reward, ".1f"),
             "unknown" if run.updated is None else f"{duration(time.time() - run.updated)} ago",
         )
     console.print(table)
@@ -168,10 +167,6 @@ def _sort_key(run: RunSummary, column: str) -> tuple[bool, Any]:
     """Runs for which a figure is unknown come first."""
     value = getattr(run, column)
     return (value is not None, value if value is not None else 0)
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "unknown" if value is None else format(value, form)
 
 
 def _table(*columns: str) -> Table:

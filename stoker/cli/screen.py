@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from stoker.cli.figures import WIDTH, duration, sparkline
 from stoker.config.numbers import counted
 from stoker.config.schema import Config
 from stoker.runs.strict_json import dumps
@@ -34,8 +35,6 @@ _PHASES = {
     "log": ("logging", "bright_black"),
     "other": ("other", "white"),
 }
-_BARS = " ▁▂▃▄▅▆▇█"
-_WIDTH = 40
 _LINE_EVERY_S = 5.0
 
 
@@ -112,10 +111,10 @@ class LiveView(Audience):
         table = Table.grid(padding=(0, 2))
         table.add_row(
             "progress",
-            ProgressBar(total=1.0, completed=done, width=_WIDTH),
+            ProgressBar(total=1.0, completed=done, width=WIDTH),
             f"{done:.0%}, {duration(max(0.0, left))} left",
         )
-        table.add_row("reward", Text(_sparkline(self._rewards)), _reward(progress.metrics))
+        table.add_row("reward", Text(sparkline(self._rewards)), _reward(progress.metrics))
         table.add_row("time goes to", _phase_bar(progress.shares), f"{progress.sps:,.0f} steps/s")
         steps = f"{progress.env_steps:,} of {progress.timesteps:,} steps"
         return Panel(
@@ -231,20 +230,10 @@ def _phase_bar(shares: dict[str, float]) -> Text:
     bar, drawn, reached = Text(), 0, 0.0
     for name, share in _ordered(shares):
         reached += share
-        until = min(_WIDTH, round(reached * _WIDTH))
+        until = min(WIDTH, round(reached * WIDTH))
         bar.append("█" * (until - drawn), _PHASES[name][1])
         drawn = until
     return bar
-
-
-def _sparkline(values: deque[float]) -> str:
-    """The last values as bars; the whole history is squeezed to the width."""
-    if not values:
-        return ""
-    width = min(_WIDTH, len(values))
-    shown = [list(values)[int((i + 1) * len(values) / width) - 1] for i in range(width)]
-    low, high = min(shown), max(shown)
-    return "".join(_BARS[1 + int(7 * (v - low) / (high - low or 1.0))] for v in shown)
 
 
 def _gpu(means: dict[str, float]) -> str:
@@ -260,11 +249,3 @@ def _reward(metrics: dict[str, float]) -> str:
     if reward is None:
         return "reward unknown"
     return f"reward {reward:.1f}" + ("" if best is None else f", best {best:.1f}")
-
-
-def duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, rest = divmod(whole, 3600)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"

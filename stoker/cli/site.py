@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import signal
 import sys
 from dataclasses import dataclass
 from typing import Annotated, NoReturn, TypeVar
 
 from stoker.cli.commands import COMMANDS
 from stoker.cli.flags import parse
+from stoker.cli.signals import end_on_sigterm
 from stoker.config.schema import COUNT
 from stoker.envs.crawl.conduct import Conduct
 from stoker.envs.crawl.launch import HOST, ServerProcesses
@@ -92,7 +92,7 @@ def _overview() -> None:
 
 def _serve(given: ServeArguments) -> NoReturn:
     """Serves until a signal comes; the URL alone goes to standard output."""
-    signal.signal(signal.SIGTERM, _leave)
+    end_on_sigterm()
     with _server(given) as servers:
         print(servers.url, flush=True)
         print(f"A site for every seed, as {servers.url}s/1/. Ctrl-C ends it.", file=sys.stderr)
@@ -126,7 +126,3 @@ def _told(
     except ConfigError as error:
         problems += error.problems
         return None
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    sys.exit(128 + number)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import tyro
 
-from stoker.cli.flags import parse
+from stoker.cli.flags import find_run, parse
 from stoker.cli.screen import make_audience, outcome_json
 from stoker.config.load import finish, layers
 from stoker.config.schema import (
@@ -117,12 +117,6 @@ def parse_train(arguments: list[str]) -> tuple[Config, bool]:
         )
         config = dataclasses.replace(config, env=env)
     return finish(config, aim, problems), given.json
-
-
-def find_run(name: str, runs_dir: str) -> Path:
-    """A run by its name in `runs_dir`, or by its path."""
-    named = Path(runs_dir) / name
-    return named if named.is_dir() or len(Path(name).parts) == 1 else Path(name)
 
 
 def _without_shorthand(arguments: list[str]) -> list[str]:

@@ -134,7 +134,9 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1024,512,512,256" in out
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "eval", "runs", "presets", "check"])
+@pytest.mark.parametrize(
+    "command", ["train", "resume", "eval", "runs", "presets", "check", "monitor"]
+)
 def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = called(capsys, command, "--help")
     assert code == 0
