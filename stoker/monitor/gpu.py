@@ -12,8 +12,8 @@ from stoker.monitor.records import GpuSample
 from stoker.monitor.rounds import CpuClock, Round, Rounds
 
 _GIB = 2**30
+_BUSY_EVERY_S = 0.05
 # How often to read, in seconds, and the most of a core that it may take; see docs/monitor.md.
-_BUSY = (0.05, 0.0015)
 _LEVELS = (0.1, 0.0008)
 _STATE = (0.5, 0.0003)
 _COUNTED = (0.2, 0.0010)  # counters of less than a tenth of a second are refused by some drivers
@@ -50,7 +50,7 @@ class GpuReader:
         state = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle")
         memory = ("own_memory_gib", "others_memory_gib")
         rounds = [
-            Round(("busy",), self._busy, *_BUSY),
+            Round(("busy",), self._busy, _BUSY_EVERY_S),
             Round(levels, self._levels, *_LEVELS),
             Round(counted, self._counters.since_last, *_COUNTED),
             Round(state, self._state, *_STATE),

@@ -9,6 +9,7 @@ from typing import Any
 CpuClock = Callable[[], float]
 """Seconds of processor time that the calling thread has had."""
 
+_NEVER = float("-inf")
 _REMEMBERED = 8  # readings that a running mean of the cost goes back
 
 
@@ -16,7 +17,7 @@ class Round:
     """Some figures that are read together, at most every `every_s`.
 
     `share` is the most of a core that reading them may take: where a reading costs more, it is
-    made less often.
+    made less often. Without it the cost is not measured, which would be a part of it.
     """
 
     def __init__(
@@ -24,25 +25,28 @@ class Round:
         names: Sequence[str],
         read: Callable[[], Mapping[str, Any]],
         every_s: float,
-        share: float,
+        share: float | None = None,
     ) -> None:
-        self.names, self._read = names, read
+        self._names, self._read = names, read
         self._every_s, self._share = every_s, share
         self._cost_s = 0.0
-        self.due = float("-inf")
+        self.due = _NEVER
 
     def figures(self, now: float, cpu_clock: CpuClock) -> dict[str, Any]:
         """Every figure by its name; None for those that cannot be read."""
-        began = cpu_clock()
+        share = self._share if self.due > _NEVER else None  # the first time is dearer
+        began = cpu_clock() if share is not None else 0.0
         try:
             found = self._read()
         except Exception:  # of a driver or a system: then all of these are unknown
             found = {}
-        self._cost_s += (cpu_clock() - began - self._cost_s) / _REMEMBERED
-        pause = max(self._every_s, self._cost_s / self._share)
+        pause = self._every_s
+        if share is not None:
+            self._cost_s += (cpu_clock() - began - self._cost_s) / _REMEMBERED
+            pause = max(pause, self._cost_s / share)
         missed = now - self.due > pause / 2
         self.due = (now if missed else self.due) + pause  # else on the beat
-        return {name: found.get(name) for name in self.names}
+        return {name: found.get(name) for name in self._names}
 
 
 class Rounds:
@@ -52,15 +56,20 @@ class Rounds:
     """
 
     def __init__(self, rounds: Sequence[Round], cpu_clock: CpuClock = time.thread_time) -> None:
-        self._rounds, self._cpu_clock = rounds, cpu_clock
+        self._beat, *self._others = rounds
+        self._others_due = _NEVER
+        self._cpu_clock = cpu_clock
         self.known: dict[str, Any] = {}
         """Every figure by its name; None is unknown."""
-        self.due = float("-inf")
+        self.due = _NEVER
         """When to read next."""
 
     def read(self, now: float) -> None:
         """Read what is due by now."""
-        for one in self._rounds:
-            if one.due <= now:
-                self.known |= one.figures(now, self._cpu_clock)
-        self.due = self._rounds[0].due
+        self.known |= self._beat.figures(now, self._cpu_clock)
+        self.due = self._beat.due
+        if self._others_due <= now:
+            for one in self._others:
+                if one.due <= now:
+                    self.known |= one.figures(now, self._cpu_clock)
+            self._others_due = min((one.due for one in self._others), default=float("inf"))

@@ -96,24 +96,24 @@ class Sampler:
     def tick(self) -> float:
         """Read what is due; the seconds until something is again."""
         now = self._clock()
+        soonest = now + _LONGEST_WAIT_S
         for gpu, reader in zip(self.gpus, self._readers, strict=True):
             if reader.due <= now:
                 gpu.series.add(reader.sample(now))
-        if self._host is not None and self._host.due <= now:
-            self.host.add(self._host.sample(now))
-        dues = [reader.due for reader in self._readers]
-        dues += [self._host.due] if self._host is not None else []
-        soonest = min(dues, default=now + _LONGEST_WAIT_S)
-        return min(max(soonest - self._clock(), 0.0), _LONGEST_WAIT_S)
+            soonest = min(soonest, reader.due)
+        if self._host is not None:
+            if self._host.due <= now:
+                self.host.add(self._host.sample(now))
+            soonest = min(soonest, self._host.due)
+        return max(soonest - self._clock(), 0.0)
 
     def _sample(self) -> None:
         self.open()
         self._started, before = self._clock(), time.thread_time()
         while not self._over:
-            wait = self.tick()
+            wait = rest_for(self._spent_s, self._clock() - self._started) or self.tick()
             self._spent_s = time.thread_time() - before
-            rest = rest_for(self._spent_s, self._clock() - self._started)
-            time.sleep(max(wait, rest))  # which is half as dear as waiting for an event
+            time.sleep(min(wait, _LONGEST_WAIT_S))  # half as dear as waiting for an event
         self._release()
 
     def _release(self) -> None:

@@ -69,3 +69,22 @@ def test_a_reading_that_raises_makes_its_own_figures_unknown_and_no_others() -> 
 def test_all_readings_together_stay_below_their_share() -> None:
     assert rest_for(spent_s=0.045, elapsed_s=10.0) == 0.0
     assert rest_for(spent_s=0.09, elapsed_s=10.0) == pytest.approx(8.0)  # 20 s' worth, 2 on credit
+
+
+def test_the_cost_of_a_round_without_a_share_is_not_measured() -> None:
+    def clock() -> float:
+        raise AssertionError("measuring costs, too")
+
+    one = Round(("figure",), lambda: {"figure": 7}, 0.05)
+    assert one.figures(10.0, clock) == {"figure": 7}
+    assert one.due == 10.05
+
+
+def test_the_first_reading_which_is_dearer_does_not_put_off_the_second() -> None:
+    """A tenth of a second of a thousandth of a core would be a hundred seconds."""
+    spent = iter([0.0, 0.1])
+    one = Round(("figure",), dict, 1.0, 0.001)
+    one.figures(10.0, lambda: next(spent))
+    assert one.due == 11.0
+    one.figures(11.0, lambda: next(spent))
+    assert one.due > 20.0

@@ -144,3 +144,18 @@ def test_measuring_imports_neither_torch_nor_a_screen() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'rich', 'pynvml')))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_a_sampler_that_has_spent_too_much_rests_and_still_ends_at_once(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second of processor time is more than three minutes' worth."""
+    spent = iter([0.0])
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent, 1.0))
+    with Sampler() as sampler:
+        wait_for(lambda: nvml.asked.count("nvmlDeviceGetUtilizationRates"))
+        time.sleep(0.3)
+        assert nvml.asked.count("nvmlDeviceGetUtilizationRates") == 1
+        began = time.monotonic()
+        sampler.close()
+        assert time.monotonic() - began < 1.0
