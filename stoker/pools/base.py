@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from stoker.pools.rows import Rows
+from stoker.pools.rows import Infos, Rows
 from stoker.pools.spaces import ActionCodec
 from stoker.types import EnvSpec, EpisodeJournal, HostObs, StepBatch
-
-
-class Infos(NamedTuple):
-    """What an environment said beside its row: now, and of the episode that the step ended."""
-
-    info: Mapping[str, Any]
-    final: Mapping[str, Any] | None
 
 
 class BasePool(ABC):

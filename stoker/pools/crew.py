@@ -19,11 +19,11 @@ import numpy as np
 
 from stoker.config.schema import FaultSettings
 from stoker.errors import EnvError, StokerError, WorkerError
-from stoker.pools.base import Infos
 from stoker.pools.blame import circumstances
 from stoker.pools.board import ASKED, DONE, IDLE, RESETTING, STEPPING, Board
 from stoker.pools.faults import FaultLog
 from stoker.pools.launch import starting_workers
+from stoker.pools.rows import Infos
 from stoker.pools.worker import Task, Waits, work
 from stoker.types import StepBatch
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,13 @@ _SEEDS_END = 2**63 - 1
 
 
 EVERYONE = slice(None)
+
+
+class Infos(NamedTuple):
+    """What an environment said beside its row: now, and of the episode that the step ended."""
+
+    info: Mapping[str, Any]
+    final: Mapping[str, Any] | None
 
 
 class Rows:

@@ -13,9 +13,8 @@ import numpy as np
 
 from stoker.errors import BadValueError, EnvError, EpisodeCutError, MissingAttributeError
 from stoker.pools.awaited import RAISED, as_blocking
-from stoker.pools.base import Infos
 from stoker.pools.blame import API, CHECK, blame, circumstances, refusal, sketch
-from stoker.pools.rows import Rows
+from stoker.pools.rows import Infos, Rows
 from stoker.pools.spaces import describe
 from stoker.pools.values import read_mask
 from stoker.types import HostObs

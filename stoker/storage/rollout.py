@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from stoker.types import DeviceObs, EnvSpec, Policy, PolicyOutput, Rollout
-
-_FIXED_BYTES = 5 * 4 + 8 + 3  # two log-probabilities, two values, reward; version; three flags
 
 
 class RolloutStorage:
@@ -57,14 +53,6 @@ class RolloutStorage:
             chosen=None,
         )
         self._last_obs = {n: torch.zeros_like(rows[0]) for n, rows in self._rollout.obs.items()}
-
-    @staticmethod
-    def size(spec: EnvSpec, n_steps: int, n_envs: int) -> int:
-        """Bytes that a rollout with room for `n_steps` of each environment takes on the device."""
-        leaves = spec.observation.values()
-        observed = sum(prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
-        acted = spec.action.width * np.dtype(spec.action.stored_dtype).itemsize + spec.mask_width
-        return (n_steps + 1) * n_envs * (observed + acted + _FIXED_BYTES) + n_envs * (observed + 4)
 
     @property
     def steps_taken(self) -> int:

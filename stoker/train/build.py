@@ -48,7 +48,14 @@ from stoker.train.fused import SHUFFLED_APART, Fused, why_not
 from stoker.train.on_device import open_on_device
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.parts import Lesson, Parts
-from stoker.train.sizes import capacity, check_fit, may_overlap, with_in_flight, with_n_envs
+from stoker.train.sizes import (
+    capacity,
+    check_fit,
+    may_overlap,
+    rollout_size,
+    with_in_flight,
+    with_n_envs,
+)
 from stoker.train.swap import Swap, whole_lesson
 from stoker.train.watch import watch_gpu
 from stoker.types import (
@@ -238,7 +245,7 @@ def _make_collector(
     """In step, or overlapped; with `auto`, pools that step elsewhere are tried both ways."""
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
     shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
-    size, clock = StagedStorage.size(*shape), PhaseClock()
+    size, clock = rollout_size(*shape), PhaseClock()
     if isinstance(pool, DevicePool):
         runs = None
         if whole.captures and pool.capturable:
@@ -265,7 +272,7 @@ def _make_collector(
         StagedStorage(*shape, device, rows),
         StagedStorage(*shape, device, rows),
     )
-    size = StagedStorage.size(pool.spec, rows, pool.n_envs)
+    size = rollout_size(pool.spec, rows, pool.n_envs)
     overlapped = OverlappedCollector(
         gatherer, storages, Weights(policy, acting), clock, ahead=mode == "overlap"
     )

@@ -12,9 +12,8 @@ from stoker.config.schema import Config
 from stoker.errors import ConfigError
 from stoker.kernels import mlp
 from stoker.pools.draws import TensorRng, key_of
-from stoker.storage.rollout import RolloutStorage
 from stoker.train import devices
-from stoker.train.sizes import count_parameters
+from stoker.train.sizes import count_parameters, rollout_size
 from stoker.types import EnvSpec, TensorEnv
 
 _WORD, _LONG = 4, 8  # bytes
@@ -92,7 +91,7 @@ class Yardstick(NamedTuple):
         )
         states = _STATES * n_envs * self.state_bytes
         rows = n_envs * n_steps * (kept + at_once)
-        return RolloutStorage.size(spec, n_steps, n_envs) + rows + states
+        return rollout_size(spec, n_steps, n_envs) + rows + states
 
 
 def check_crowd(env: TensorEnv, config: Config, spec: EnvSpec, device: torch.device) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import warnings
 
+import numpy as np
 import torch
 
 from stoker.config.check import divisors, largest_divisor
@@ -13,7 +14,6 @@ from stoker.config.presets import PRESETS, largest_that_fits
 from stoker.config.schema import Config
 from stoker.errors import ConfigError
 from stoker.nn.actor_critic import ActorCritic
-from stoker.storage.rollout import RolloutStorage
 from stoker.train import devices
 from stoker.types import EnvSpec
 
@@ -21,6 +21,9 @@ _FEWEST_STEPS = 8
 """Of an environment in a rollout that is shared among many."""
 _UNEVEN = 1.5
 """How many times the mean an environment may contribute to a rollout, where each goes freely."""
+
+_FIXED_BYTES = 5 * 4 + 8 + 3
+"""Of a row: two log-probabilities, two values and the reward; the version; three flags."""
 
 
 def may_overlap(config: Config, elsewhere: bool) -> bool:
@@ -72,6 +75,14 @@ def with_n_envs(config: Config, n_envs: int, remedy: str = _MANY) -> Config:
     )
 
 
+def rollout_size(spec: EnvSpec, n_steps: int, n_envs: int) -> int:
+    """Bytes that a storage with room for `n_steps` of each environment takes on the device."""
+    leaves = spec.observation.values()
+    observed = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+    acted = spec.action.width * np.dtype(spec.action.stored_dtype).itemsize + spec.mask_width
+    return (n_steps + 1) * n_envs * (observed + acted + _FIXED_BYTES) + n_envs * (observed + 4)
+
+
 def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bool) -> None:
     """Before anything is made: refuse what cannot fit, warn of what only just does.
 
@@ -81,7 +92,7 @@ def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bo
     activations = 16 * config.minibatch * sum(config.network.network_arch)
     overlaps = may_overlap(config, elsewhere)
     rows = capacity(config) if overlaps and elsewhere else config.ppo.n_steps
-    rollout = RolloutStorage.size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
+    rollout = rollout_size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
     needed, free = rollout + 4 * weights + activations, devices.free_memory(device)
     cores = devices.usable_cores()
     fits = largest_that_fits(cores)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from stoker.storage.staged import StagedStorage
+from stoker.train.sizes import rollout_size
 from stoker.types import (
     PLAIN,
     ActionSpec,
@@ -442,7 +443,7 @@ def test_size_is_what_is_allocated(spec: EnvSpec) -> None:
     tensors = [*rollout.obs.values(), *(x for x in rollout if isinstance(x, Tensor))]
     tensors += last_obs(spec).values()  # of which the storage keeps a copy
     allocated = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-    assert StagedStorage.size(spec, T, N) == allocated
+    assert rollout_size(spec, T, N) == allocated
 
 
 @pytest.mark.parametrize(
