@@ -196,13 +196,16 @@ class Minibatch(NamedTuple):
     value_target: Tensor  # [B]
     valid: Tensor  # bool [B]
 
-    def take(self, index: Tensor) -> Minibatch:
-        """The rows that `index` names, of every field."""
+    def take(self, index: Tensor | slice) -> Minibatch:
+        """The rows that `index` names, of every field; of a slice, views."""
         return Minibatch(*(_mapped(lambda field: field[index], value) for value in self))
 
 
 class Loss(NamedTuple):
-    """A scalar to descend, and what to report of it; all stay on the device."""
+    """A scalar to descend, and what to report of it, as means over the valid rows; on the device.
+
+    So that of a minibatch is the sum of its parts', weighted by their shares of the valid rows.
+    """
 
     total: Tensor
     approx_kl: Tensor
@@ -217,6 +220,9 @@ class Prepared(NamedTuple):
 
 
 Prepare = Callable[[Rollout], Prepared]
+
+Normalise = Callable[["Tensor", "Tensor"], "Tensor"]
+"""The advantages of a minibatch and which rows are valid, to the advantages to learn from."""
 
 LossFunction = Callable[[Mapping[str, "Tensor"], Minibatch, "Tensor"], Loss]
 """Parameters by name, a minibatch and the clip range, to a loss: a pure function of tensors."""

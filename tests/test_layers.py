@@ -238,7 +238,7 @@ ON_THE_DEVICE = {
     "pools/tensor",
     "pools/draws",
 }
-WITH_TORCH = {"learn/executor", "learn/learner", "algos/ppo"}
+WITH_TORCH = {"learn/executor", "learn/learner", "learn/microbatch", "algos/ppo"}
 IN_KERNELS = {"learn/fused", "train/fused"}
 WAYS = {
     "host": ON_THE_DEVICE | IN_KERNELS,

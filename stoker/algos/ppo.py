@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -50,22 +52,26 @@ def _importance(rollout: Rollout) -> Tensor:
     return torch.where(rollout.valid, ratio.clamp(max=_MOST_IMPORTANCE), 0.0)
 
 
+def _mean_over(valid: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    weight = valid.to(dtype)
+    weight = weight / weight.sum().clamp(min=1.0)
+    return lambda rows: (rows * weight).sum()
+
+
+def normalised(advantage: Tensor, valid: Tensor) -> Tensor:
+    """A minibatch's advantages, of mean 0 and deviation 1 over its valid rows."""
+    mean = _mean_over(valid, advantage.dtype)
+    centred = advantage - mean(advantage)
+    return centred / (mean(centred**2).sqrt() + 1e-8)
+
+
 def loss(now: Evaluation, batch: Minibatch, clip: Tensor, settings: PPOSettings) -> Loss:
     """The clipped surrogate, the value loss and the entropy bonus, over valid rows alone.
 
     The trust region lies around the policy that learning began with; `importance` corrects for an
     older one having acted, so that the gradient is that of the ratio to the policy that acted.
     """
-    weight = batch.valid.to(now.value.dtype)
-    weight = weight / weight.sum().clamp(min=1.0)
-
-    def mean(rows: Tensor) -> Tensor:
-        return (rows * weight).sum()
-
-    advantage = batch.advantage
-    if settings.normalize_advantage:
-        centred = advantage - mean(advantage)
-        advantage = centred / (mean(centred**2).sqrt() + 1e-8)
+    mean, advantage = _mean_over(batch.valid, now.value.dtype), batch.advantage
     log_ratio = torch.where(batch.valid, now.log_prob - batch.log_prob, 0.0)
     ratio = log_ratio.exp()
     clipped = torch.clamp(ratio, 1 - clip, 1 + clip)
@@ -96,10 +102,9 @@ def loss(now: Evaluation, batch: Minibatch, clip: Tensor, settings: PPOSettings)
 
 def explained_variance(rows: Minibatch) -> Tensor:
     """1 - Var(target - value) / Var(target), over valid rows: 1 is a perfect critic."""
-    weight = rows.valid.to(rows.value.dtype)
-    weight = weight / weight.sum().clamp(min=1.0)
+    mean = _mean_over(rows.valid, rows.value.dtype)
 
     def variance(x: Tensor) -> Tensor:
-        return ((x - (x * weight).sum()) ** 2 * weight).sum()
+        return mean((x - mean(x)) ** 2)
 
     return 1 - variance(rows.value_target - rows.value) / variance(rows.value_target)

@@ -58,6 +58,7 @@ def _out_of_range(config: Config) -> Iterator[str]:
         ("eval_every", run.eval_every, 0),
         ("eval_episodes", run.eval_episodes, 0),
         ("eval_max_steps", run.eval_max_steps, 1),
+        ("micro_batch", config.compute.micro_batch, 0),
         ("torch_threads", config.compute.torch_threads, 1),
     ):
         if value < least:

@@ -232,6 +232,10 @@ class ComputeSettings:
     which a few make an update (on a CPU they are plain torch). `auto` trains with torch's at once,
     and on a GPU goes over to its own when these are built, if they can serve the network and the
     run lasts. `fused` waits for them."""
+    micro_batch: Annotated[int, COUNT] = 0
+    """Rows of a minibatch that go through the network at once; their gradients are summed, so that
+    the update is the same. 0: all of them until memory runs out, then half as many, and so on. Not
+    for Stoker's own kernels."""
     precision: Literal["tf32", "fp32", "bf16"] = "tf32"
     """Of matrix products on a GPU. `bf16` is for Stoker's own kernels, which keep weights, sums and
     the optimiser in float32; torch's take it for tf32."""
@@ -298,6 +302,11 @@ class Config:
         """Rows of a minibatch, once `auto` has been resolved."""
         assert isinstance(self.ppo.batch_size, int), "batch_size is resolved when a config is"
         return self.ppo.batch_size
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a minibatch that go through the network at once, as far as is known."""
+        return min(self.compute.micro_batch or self.minibatch, self.minibatch)
 
     @property
     def n_minibatches(self) -> int:

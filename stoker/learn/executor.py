@@ -33,27 +33,27 @@ def executable(loss: LossFunction, mode: str, compile_in: str) -> LossFunction:
 
 
 class _SwapIn:
-    """Runs `eager` until `compiled` has been built in a thread, then runs that."""
+    """Runs `eager` until `compiled` has been built for as many rows in a thread, then that."""
 
     def __init__(self, eager: LossFunction, compiled: LossFunction) -> None:
-        self._now = eager
-        self._compiled = compiled
-        self._builder: threading.Thread | None = None
+        self._eager, self._compiled = eager, compiled
+        self._now: dict[int, LossFunction] = {}  # by how many rows it is built for
 
     def __call__(self, parameters: Mapping[str, Tensor], batch: Minibatch, clip: Tensor) -> Loss:
-        if self._builder is None:
+        rows = len(batch.valid)
+        if rows not in self._now:
+            self._now[rows] = self._eager
             # Copies: building runs a forward and a backward pass, which must not touch the run's.
             example = pytree.tree_map_only(Tensor, _copy, (dict(parameters), batch, clip))
-            self._builder = threading.Thread(
-                target=self._build, args=example, name="stoker-compile", daemon=True
-            )
-            self._builder.start()
-        return self._now(parameters, batch, clip)
+            threading.Thread(
+                target=self._build, args=(rows, *example), name="stoker-compile", daemon=True
+            ).start()
+        return self._now[rows](parameters, batch, clip)
 
-    def _build(self, *example: Any) -> None:
+    def _build(self, rows: int, *example: Any) -> None:
         try:
             self._compiled(*example).total.backward()
-            self._now = self._compiled
+            self._now[rows] = self._compiled
         except Exception as error:
             summary, _, _ = str(error).partition("\n")
             warnings.warn(
@@ -68,65 +68,52 @@ def _copy(tensor: Tensor) -> Tensor:
     return torch.nn.Parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied
 
 
-class EagerSteps:
-    """Updates as Python makes them, kernel by kernel."""
+class Steps:
+    """Updates as Python makes them, kernel by kernel; or each as one CUDA graph.
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def over(self, rows: Minibatch) -> Callable[[Tensor], None]:
-        """The updates of one rollout's rows."""
-        return lambda index: self._step(rows, index)
-
-    def forget(self) -> None:
-        """What the updates change lies elsewhere now."""
-
-
-class CapturedSteps(EagerSteps):
-    """An update as one CUDA graph: the host launches once instead of a hundred times.
-
-    The graph reads its rows and their numbers from tensors of its own, so each rollout is copied
-    there first.
+    Then the host launches once instead of a hundred times. The graph reads its rows and their
+    numbers from tensors of its own, so each rollout is copied there first.
     """
 
-    def __init__(self, step: Step) -> None:
-        super().__init__(step)
+    def __init__(self, step: Step, captures: bool) -> None:
+        self._step, self._captures = step, captures
         self.forget()
 
     def forget(self) -> None:
+        """What the updates change lies elsewhere now."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._updates = 0
 
     def over(self, rows: Minibatch) -> Callable[[Tensor], None]:
+        """The updates of one rollout's rows."""
+        if not self._captures:
+            return lambda index: self._step(rows, index)
         if self._updates == 0:
             self._rows = pytree.tree_map_only(Tensor, torch.clone, rows)
         else:
-            theirs, ours = pytree.tree_leaves(rows), pytree.tree_leaves(self._rows)
-            for new, kept in zip(theirs, ours, strict=True):
-                if kept is not None:
-                    kept.copy_(new)
+            pairs = zip(pytree.tree_leaves(self._rows), pytree.tree_leaves(rows), strict=True)
+            for kept, new in (pair for pair in pairs if pair[0] is not None):
+                kept.copy_(new)
         return self._run
 
     def _run(self, index: Tensor) -> None:
-        self._updates += 1
-        if self._updates == 1:
+        if self._updates == 0:
             self._index = index.clone()
         self._index.copy_(index)
-        if self._updates <= _WARM_UP:
+        if self._updates < _WARM_UP:
             here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
             beside.wait_stream(here)
             with torch.cuda.stream(beside):  # not the default one, as for captures
                 self._step(self._rows, self._index)
             here.wait_stream(beside)
-            return
-        if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            # Another thread may be acting, and allocate memory, while this one captures.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                self._step(self._rows, self._index)
-        self._graph.replay()
+        else:
+            self._graph = self._graph or self._captured()
+            self._graph.replay()
+        self._updates += 1  # not before: an update may fail, and be made again
 
-
-def stepping(step: Step, mode: str) -> EagerSteps:
-    """`step`, run as the setting `executor` says."""
-    return CapturedSteps(step) if mode == "graph" else EagerSteps(step)
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        # Another thread may be acting, and allocate memory, while this one captures.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._step(self._rows, self._index)
+        return graph

@@ -6,15 +6,17 @@ on the device, through Adam's `found_inf`, and metrics stay there until somebody
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from stoker.config.schema import PPOSettings
 from stoker.kernels.adam import Adam
-from stoker.learn.executor import stepping
-from stoker.types import LearnReport, LossFunction, Minibatch, Prepare, Rollout
+from stoker.learn.executor import Steps
+from stoker.learn.microbatch import gradient
+from stoker.types import LearnReport, LossFunction, Minibatch, Normalise, Prepare, Rollout
 
 
 class Learner:
@@ -31,14 +33,21 @@ class Learner:
         seed: int,
         executor: str = "eager",
         asks: bool = True,
+        normalise: Normalise | None = None,
+        micro_batch: int = 0,
     ) -> None:
         self.parameters, self.prepare, self.loss = dict(parameters), prepare, loss
-        self.settings, self.minibatch = settings, minibatch
+        self.settings, self.minibatch, self.normalise = settings, minibatch, normalise
+        self.micro_batch = min(micro_batch or minibatch, minibatch)
+        """Rows that go through the network at once."""
+        self.attempt: Callable[[Callable[[], None]], None] = lambda update: update()
+        """Makes an update; something that tries again in smaller parts may take its place."""
         self.generator = torch.Generator(device).manual_seed(seed)
         self.learning_rate = torch.tensor(settings.learning_rate, device=device)
         self.clip_range = torch.tensor(settings.clip_range, device=device)
+        self._loss_of = lambda batch: loss(self.parameters, batch, self.clip_range)
         self.optimiser = Adam(self.parameters, settings.adam_eps)
-        self._steps = stepping(self._step, executor)
+        self._steps = Steps(self._step, captures=executor == "graph")
         self._asks = asks and settings.target_kl is not None
         self._names: list[str] = []
         self._sums = torch.empty(0, device=device)
@@ -66,7 +75,7 @@ class Learner:
         step = self._steps.over(rows)
         for _ in range(self.settings.n_epochs):
             for index in self._shuffled(len(rows.value)):
-                step(index)
+                self.attempt(partial(step, index))
             # With a KL limit, ask once an epoch, to save the epochs after it; unless all of this
             # is to be captured: then what comes after it is done for nothing.
             if self._asks and self._has_stopped():
@@ -92,27 +101,29 @@ class Learner:
     def _step(self, rows: Minibatch, index: Tensor) -> None:
         """One gradient step on the rows `index`, unless stopped, not finite or without a row."""
         batch = rows.take(index)
-        loss = self.loss(self.parameters, batch, self.clip_range)
-        if self.settings.target_kl is not None:
-            self._stopped |= loss.approx_kl > 1.5 * self.settings.target_kl
+        if self.normalise is not None:
+            batch = batch._replace(advantage=self.normalise(batch.advantage, batch.valid))
         for parameter in self.parameters.values():
             parameter.grad = None
-        loss.total.backward()
+        loss = gradient(self._loss_of, batch, self.micro_batch)
         norm = nn.utils.clip_grad_norm_(
             self.parameters.values(), self.settings.max_grad_norm, foreach=True
         )
         finite = torch.isfinite(norm) & torch.isfinite(loss.total.detach())
-        skip = self._stopped | ~finite | ~batch.valid.any()  # momentum would move it all the same
-        self.optimiser.step(self.learning_rate, skip.to(norm.dtype))
-        self._count({**loss.metrics, "train/grad_norm": norm}, finite, ~skip)
-
-    def _count(self, measured: Mapping[str, Tensor], finite: Tensor, made: Tensor) -> None:
-        values = torch.stack(list(measured.values()))
+        limit = self.settings.target_kl
+        stopped = self._stopped if limit is None else self._stopped | (loss.approx_kl > 1.5 * limit)
+        made = finite & ~stopped & batch.valid.any()  # momentum would move it all the same
+        skip, bad = (~made).to(norm.dtype), ~finite
+        measured = {**loss.metrics, "train/grad_norm": norm}
         if not self._names:
-            self._names, self._sums = list(measured), torch.zeros_like(values)
-        self._sums += torch.where(made, values, 0.0)
+            self._names, self._sums = list(measured), norm.new_zeros(len(measured))
+        counted = torch.where(made, torch.stack(list(measured.values())), 0.0)
+        # From here on things change, and nothing takes memory: what fails has failed before.
+        self.optimiser.step(self.learning_rate, skip)
+        self._stopped |= stopped
+        self._sums += counted
         self._made += made
-        self._skipped += ~finite
+        self._skipped += bad
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's and the shuffling's state, by parameter name."""

@@ -130,6 +130,8 @@ def _assemble(
         config.run.seed + SHUFFLED_APART,
         "eager" if whole.captures else executor,
         asks=not on_device,
+        normalise=ppo.normalised if config.ppo.normalize_advantage else None,
+        micro_batch=config.compute.micro_batch,
     )
     pinned = pool.memory if _pins(pool, device) else None  # before somebody copies from it
     collection = _make_collector(config, device, pool, policy, whole)

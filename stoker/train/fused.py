@@ -31,6 +31,8 @@ def why_not(spec: EnvSpec, config: Config, policy: ActorCritic) -> str | None:
     leaf = spec.observation.get(PLAIN)
     if leaf is None or leaf.kind != "vector" or leaf.dtype != "float32":
         return "what is seen is not one vector of float32"
+    if config.rows_at_once < config.minibatch:
+        return f"micro_batch is {config.rows_at_once:,}, and they take minibatches whole"
     net = net_of(spec, config, policy)
     if not mlp.fits(net) and config.run.population > 1:
         return "for many agents at once, the network is too large; --network-arch 64,64 is not"

@@ -183,6 +183,7 @@ class Session:
             **self.parts.collector.metrics(),
             **dict(zip(names, values, strict=True)),
             "train/skipped_updates": counters.skipped_updates,
+            "train/micro_batches": -(-self.config.minibatch // self.config.rows_at_once),
             "time/fps": steps / wall,
             "time/iterations": counters.iteration,
             **{f"phase/{name}": share for name, share in shares.items()},

@@ -89,7 +89,7 @@ def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bo
     `elsewhere` says that environments may be stepped in other processes.
     """
     weights = 4 * count_parameters(config, spec)
-    activations = 16 * config.minibatch * sum(config.network.network_arch)
+    activations = 16 * config.rows_at_once * sum(config.network.network_arch)
     overlaps = may_overlap(config, elsewhere)
     rows = capacity(config) if overlaps and elsewhere else config.ppo.n_steps
     rollout = rollout_size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
@@ -101,7 +101,8 @@ def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bo
         f"{rollout / 2**30:.1f}, network and optimiser {4 * weights / 2**30:.1f}, minibatch "
         f"{activations / 2**30:.1f}), and {free / 2**30:.1f} GiB are free"
     )
-    if needed > free:
+    least = needed if device.type == "cpu" else needed - activations  # which can be had in parts
+    if least > free:
         raise ConfigError(f"This run {need}. Use smaller sizes, or --preset {fits}.")
     if needed > 0.8 * free:
         warnings.warn(f"This run {need}; --preset {fits} would fit well.", stacklevel=2)

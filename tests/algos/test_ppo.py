@@ -90,6 +90,13 @@ def reference(now: Evaluation, batch: Minibatch, settings: PPOSettings) -> dict[
     }
 
 
+def loss_of(now: Evaluation, batch: Minibatch, clip: Tensor, settings: PPOSettings) -> Loss:
+    """Of a minibatch that goes through whole, as the learner has it."""
+    if settings.normalize_advantage:
+        batch = batch._replace(advantage=ppo.normalised(batch.advantage, batch.valid))
+    return ppo.loss(now, batch, clip, settings)
+
+
 def gradients(now: Evaluation, loss: Loss) -> list[Tensor]:
     return list(torch.autograd.grad(loss.total, list(now)))
 
@@ -110,7 +117,7 @@ def test_loss_equals_the_reference(
     batch = make_batch(valid=torch.arange(64) % 3 != 0 if some_invalid else None)
     batch = batch if in_step else acted_on_by_another(batch)
     now = make_evaluation(batch)
-    loss = ppo.loss(now, batch, CLIP, settings)
+    loss = loss_of(now, batch, CLIP, settings)
     expected = reference(now, batch, settings)
     assert 0.0 < expected["train/clip_fraction"] < 1.0  # both sides of the clip are in play
     assert {name: float(x) for name, x in loss.metrics.items()} == pytest.approx(expected, rel=1e-5)
@@ -123,7 +130,7 @@ def test_the_policy_that_learning_began_with_has_ratio_1() -> None:
     batch = make_batch()
     now = make_evaluation(batch)
     now = now._replace(log_prob=batch.log_prob.clone().requires_grad_())
-    loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=False))
+    loss = loss_of(now, batch, CLIP, settings_of(normalize_advantage=False))
     assert loss.approx_kl == 0.0
     assert loss.metrics["train/clip_fraction"] == 0.0
     assert loss.metrics["train/policy_gradient_loss"] == pytest.approx(
@@ -143,7 +150,7 @@ def test_the_gradient_is_cut_only_where_the_policy_went_too_far(
     batch = make_batch(1)._replace(advantage=advantage * one, log_prob=0 * one)
     log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
     now = make_evaluation(batch)._replace(log_prob=log_prob)
-    loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=False))
+    loss = loss_of(now, batch, CLIP, settings_of(normalize_advantage=False))
     gradient = gradients(now, loss)[0]
     torch.testing.assert_close(gradient, torch.tensor([-advantage * ratio if moves else 0.0]))
 
@@ -165,7 +172,7 @@ def test_invalid_rows_carry_no_loss_and_no_gradient(
     for name in ("advantage", "importance"):
         fill[name] = torch.where(batch.valid, getattr(batch, name), 1e4)
     dirty = batch._replace(**fill)
-    expected, found = (ppo.loss(now, b, CLIP, settings) for b in (batch, dirty))
+    expected, found = (loss_of(now, b, CLIP, settings) for b in (batch, dirty))
     torch.testing.assert_close(found.total, expected.total)
     torch.testing.assert_close(found.metrics, expected.metrics)
     for clean, soiled in zip(gradients(now, expected), gradients(now, found), strict=True):
@@ -177,7 +184,7 @@ def test_invalid_rows_carry_no_loss_and_no_gradient(
 def test_a_batch_without_a_valid_row_has_no_loss_at_all() -> None:
     batch = make_batch(valid=torch.zeros(64, dtype=torch.bool))
     now = make_evaluation(batch)
-    loss = ppo.loss(now, batch, CLIP, settings_of(ent_coef=0.1))
+    loss = loss_of(now, batch, CLIP, settings_of(ent_coef=0.1))
     assert loss.total == 0.0
     for gradient in gradients(now, loss):
         assert (gradient == 0).all()
@@ -191,7 +198,7 @@ def test_value_clipping_uses_the_clipped_value_alone_as_sb3_does() -> None:
     batch = make_batch(1)._replace(value=zero)
     now = make_evaluation(batch)._replace(value=one.clone().requires_grad_())
     for target, expected in ((one, 0.64), (zero, 0.04)):
-        loss = ppo.loss(now, batch._replace(value_target=target), CLIP, settings)
+        loss = loss_of(now, batch._replace(value_target=target), CLIP, settings)
         assert loss.metrics["train/value_loss"] == pytest.approx(expected)
         assert gradients(now, loss)[2] == 0.0  # beyond the clip
 
@@ -199,7 +206,7 @@ def test_value_clipping_uses_the_clipped_value_alone_as_sb3_does() -> None:
 def test_more_entropy_is_less_loss() -> None:
     batch = make_batch()
     now = make_evaluation(batch)
-    loss = ppo.loss(now, batch, CLIP, settings_of(ent_coef=0.25))
+    loss = loss_of(now, batch, CLIP, settings_of(ent_coef=0.25))
     torch.testing.assert_close(gradients(now, loss)[1], torch.full((64,), -0.25 / 64))
     assert loss.metrics["train/entropy_loss"] == pytest.approx(-float(now.entropy.detach().mean()))
 
@@ -210,7 +217,7 @@ def test_advantages_are_scaled_over_valid_rows_alone() -> None:
     batch.advantage[40:] = 1e6
     log_prob = batch.log_prob.clone().requires_grad_()
     now = make_evaluation(batch)._replace(log_prob=log_prob)
-    loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=True))
+    loss = loss_of(now, batch, CLIP, settings_of(normalize_advantage=True))
     scaled = -40 * gradients(now, loss)[0][:40].numpy()
     known = batch.advantage[:40].numpy()
     np.testing.assert_allclose(scaled, (known - known.mean()) / known.std(), rtol=1e-4, atol=1e-5)
@@ -225,7 +232,7 @@ def test_within_the_clip_range_the_gradient_is_that_of_the_ratio_to_the_policy_t
     batch = batch._replace(log_prob=began, importance=(began - acted).exp())
     within = (torch.rand(64, generator=random) - 0.5) * 0.36  # log-ratios inside of 0.8 to 1.2
     now = make_evaluation(batch)._replace(log_prob=(began + within).requires_grad_())
-    loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=False))
+    loss = loss_of(now, batch, CLIP, settings_of(normalize_advantage=False))
     assert loss.metrics["train/clip_fraction"] == 0.0
     plain = -((now.log_prob - acted).exp() * batch.advantage).mean()
     expected = torch.autograd.grad(plain, now.log_prob)[0]
@@ -250,7 +257,7 @@ def test_the_trust_region_lies_around_the_policy_that_learning_began_with(
         )
         log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
         now = make_evaluation(batch)._replace(log_prob=log_prob)
-        loss = ppo.loss(now, batch, CLIP, settings_of(normalize_advantage=False))
+        loss = loss_of(now, batch, CLIP, settings_of(normalize_advantage=False))
         expected = -advantage * ratio * importance if moves else 0.0
         torch.testing.assert_close(gradients(now, loss)[0], torch.tensor([expected]))
 
@@ -259,14 +266,14 @@ def test_kl_and_clip_fraction_are_measured_from_the_policy_learning_began_with()
     batch = make_batch()
     now = make_evaluation(batch)
     in_step, late = (
-        ppo.loss(now, b, CLIP, settings_of()) for b in (batch, acted_on_by_another(batch))
+        loss_of(now, b, CLIP, settings_of()) for b in (batch, acted_on_by_another(batch))
     )
     assert late.approx_kl == in_step.approx_kl > 0
     for name in ("train/approx_kl", "train/clip_fraction", "train/value_loss"):
         assert late.metrics[name] == in_step.metrics[name], name
     assert late.total != in_step.total
     unmoved = now._replace(log_prob=batch.log_prob)
-    assert ppo.loss(unmoved, acted_on_by_another(batch), CLIP, settings_of()).approx_kl == 0.0
+    assert loss_of(unmoved, acted_on_by_another(batch), CLIP, settings_of()).approx_kl == 0.0
 
 
 def test_importance_is_how_much_likelier_the_learning_policy_is_and_at_most_2() -> None:

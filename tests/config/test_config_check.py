@@ -93,6 +93,7 @@ def test_a_count_below_its_least(name: str, value: int, least: int) -> None:
         ("run_name", "line\n"),
         ("batch_size", 0),
         ("batch_size", -64),
+        ("micro_batch", -1),
         ("seed", "1e20"),
     ],
 )
@@ -127,6 +128,16 @@ def test_a_batch_size_that_does_not_divide_shows_the_arithmetic_and_the_nearest(
     assert "n_envs 6 x n_steps 10 = 60, and 60 / 16 leaves 12" in problem
     assert "12, 15, 20, 30" in problem
     assert "batch_size auto" in problem
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "rows"), [(0, 20), (7, 7), ("1e1", 10), (20, 20), (64, 20)]
+)
+def test_a_micro_batch_need_not_divide_and_is_at_most_the_minibatch(
+    micro_batch: object, rows: int
+) -> None:
+    sizes = {"n_envs": 6, "n_steps": 10, "batch_size": 20}
+    assert resolve({**sizes, "micro_batch": micro_batch}).rows_at_once == rows
 
 
 def test_a_batch_size_above_the_total_batch_lists_what_lies_below() -> None:

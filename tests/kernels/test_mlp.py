@@ -182,9 +182,9 @@ def loss_of(now: Evaluation, case: Case, made: Setting, agent: int) -> Any:
         n_epochs=1,
         vf_coef=float(terms.value[agent]),
         ent_coef=float(terms.entropy[agent]),
-        normalize_advantage=case.normalize,
         clip_range_vf=case.clip_value,
     )
+    advantage, valid = made.rows.advantage[row], torch.ones(len(row), dtype=torch.bool)
     batch = Minibatch(
         obs={PLAIN: made.rows.obs},
         action=made.rows.action[row],
@@ -192,9 +192,9 @@ def loss_of(now: Evaluation, case: Case, made: Setting, agent: int) -> Any:
         log_prob=made.rows.log_prob[row],
         importance=torch.ones(len(row)),
         value=made.rows.value[row],
-        advantage=made.rows.advantage[row],
-        value_target=made.rows.advantage[row] + made.rows.value[row],
-        valid=torch.ones(len(row), dtype=torch.bool),
+        advantage=ppo.normalised(advantage, valid) if case.normalize else advantage,
+        value_target=advantage + made.rows.value[row],
+        valid=valid,
     )
     return ppo.loss(now, batch, terms.clip[agent], settings)
 

@@ -157,6 +157,31 @@ def test_behind_the_eager_path_runs_until_the_other_is_built(
     assert ran == ["stoker-compile", "MainThread"]
 
 
+def test_batches_of_another_size_are_built_for_behind_the_eager_path(
+    monkeypatch: pytest.MonkeyPatch, parameters: dict[str, nn.Parameter]
+) -> None:
+    """Else whoever learns would wait for the compiler once the parts are smaller."""
+    called, ran = threading.Event(), list[tuple[str, int]]()
+
+    def compiled(*arguments: Any) -> Loss:
+        assert called.wait(timeout=60)
+        ran.append((threading.current_thread().name, len(arguments[1].valid)))
+        return line(*arguments)
+
+    pretend(monkeypatch, compiled)
+    run = executable(line, "compile", "background")
+    whole = make_batch(0)
+    for batch in (whole, whole.take(slice(0, 5))):
+        called.clear()
+        run(parameters, batch, CLIP)
+        called.set()
+        wait_for_the_build()
+    assert ran == [("stoker-compile", ROWS), ("stoker-compile", 5)]
+    for batch in (whole, whole.take(slice(5, 10))):
+        run(parameters, batch, CLIP)
+    assert ran[2:] == [("MainThread", ROWS), ("MainThread", 5)]
+
+
 def test_the_build_works_on_copies(
     monkeypatch: pytest.MonkeyPatch, parameters: dict[str, nn.Parameter]
 ) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import tasks
+import torch
 
 from stoker.config import resolve
 from stoker.envs.registry import EnvFactory
@@ -17,6 +19,7 @@ from stoker.pools.process import ProcessPool
 from stoker.train import devices
 from stoker.train.build import build
 from stoker.train.parts import Parts
+from stoker.train.sizes import check_fit
 
 
 def parts_of(env: Any = None, **settings: Any) -> Parts:
@@ -76,6 +79,19 @@ def test_more_memory_than_there_is_is_refused_with_the_arithmetic(
     monkeypatch.setattr(devices, "free_memory", lambda device: 2**20)
     with pytest.raises(ConfigError, match=r"needs about .* GiB on the cpu .* --preset"):
         parts_of(n_steps=100_000, batch_size=100)
+
+
+def test_a_gpus_minibatch_may_be_too_large_since_it_can_be_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = parts_of()
+    parts.close()
+    monkeypatch.setattr(devices, "free_memory", lambda device: 30 * 2**20)  # activations take 32
+    for micro_batch, device, refused in ((0, "cpu", True), (0, "cuda", False), (64, "cpu", False)):
+        settings = {"n_steps": 8192, "batch_size": 8192, "network_arch": "256"}
+        config = resolve({**settings, "device": "cpu", "micro_batch": micro_batch})
+        with pytest.raises(ConfigError) if refused else nullcontext():
+            check_fit(config, parts.pool.spec, torch.device(device), elsewhere=False)
 
 
 def test_memory_that_only_just_suffices_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
