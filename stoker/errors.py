@@ -70,5 +70,13 @@ class TrainingError(StokerError):
     """Training cannot go on (the loss stays non-finite, for one)."""
 
 
+class MemoryShortError(TrainingError):
+    """The device's memory does not even suffice for the fewest rows at once."""
+
+
+class CaptureAgainError(Exception):
+    """Memory ran out amid the capture of a CUDA graph; what is captured takes less from now on."""
+
+
 class GatheringInterruptedError(Exception):
     """Whoever wanted a rollout does not want it any more."""

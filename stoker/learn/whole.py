@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from stoker.errors import CaptureAgainError
+
 R = TypeVar("R")
 
 
@@ -54,7 +56,9 @@ class _Captured(Generic[R]):
         if not self.warm:
             self.warm = True
             return self._beside()
-        if self.graph is None and not self._capture():
+        while self.graph is None and not self.cannot:
+            self._capture()
+        if self.cannot:
             return self._function()
         assert self.graph is not None
         self.graph.replay()
@@ -69,7 +73,8 @@ class _Captured(Generic[R]):
         here.wait_stream(beside)
         return result
 
-    def _capture(self) -> bool:
+    def _capture(self) -> None:
+        """Unless memory runs out, which asks for another try, it can be captured or it cannot."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         before = self._generator.get_state()
@@ -77,6 +82,8 @@ class _Captured(Generic[R]):
             # Another thread may be compiling, and allocate memory, while this one captures.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._result = self._function()
+        except CaptureAgainError:
+            self._generator.set_state(before)
         except Exception as error:
             self.cannot = True
             self._generator.set_state(before)
@@ -87,6 +94,5 @@ class _Captured(Generic[R]):
                 "your own, stoker check says what stands in the way.",
                 stacklevel=2,
             )
-            return False
-        self.graph = graph
-        return True
+        else:
+            self.graph = graph

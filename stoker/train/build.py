@@ -43,7 +43,7 @@ from stoker.pools.vector import VectorPool
 from stoker.storage.on_device import DeviceStorage
 from stoker.storage.rollout import RolloutStorage
 from stoker.storage.staged import StagedStorage
-from stoker.train import devices, population
+from stoker.train import devices, memory, population
 from stoker.train.fused import SHUFFLED_APART, Fused, why_not
 from stoker.train.on_device import open_on_device
 from stoker.train.overlap import Decision, OverlapTrial
@@ -133,6 +133,7 @@ def _assemble(
         normalise=ppo.normalised if config.ppo.normalize_advantage else None,
         micro_batch=config.compute.micro_batch,
     )
+    memory.save_updates(learner)
     pinned = pool.memory if _pins(pool, device) else None  # before somebody copies from it
     collection = _make_collector(config, device, pool, policy, whole)
     decisions = decisions + _describe_choices(config, device, policy, collection)
@@ -173,7 +174,7 @@ def _lesson(
     policy: ActorCritic, learner: Learner, collector: InStepCollector | DeviceCollector
 ) -> Lesson:
     def lesson(storage: RolloutStorage) -> LearnReport:
-        rollout = storage.judged_by(policy, collector.version)
+        rollout = memory.judged(storage, policy, collector.version)
         report = learner.learn(rollout, collector.version)
         policy.update_moments(rollout.obs, rollout.valid)
         return report

@@ -20,7 +20,7 @@ from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
 from stoker.runs.recorder import Recorder
-from stoker.train import population, spec_json
+from stoker.train import memory, population, spec_json
 from stoker.train.evaluate import EvalReport, evaluate
 from stoker.train.overlap import COLLECTING, LEARNING, Decision
 from stoker.train.parts import Parts
@@ -155,6 +155,7 @@ class Session:
         self.counters.late_steps += self.parts.collector.late
         self._pending = self._pending + report.skipped
         self._count_empty()
+        memory.keep(self.parts, self.folder)
         if self.parts.trial is not None:
             self._decision = self.parts.trial.consider() or self._decision
 

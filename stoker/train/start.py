@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from stoker.config.load import from_flat
 from stoker.config.schema import Config
-from stoker.errors import CheckpointError, EnvError, RunError, WorkerError
+from stoker.errors import CheckpointError, EnvError, MemoryShortError, RunError, WorkerError
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
@@ -129,7 +129,7 @@ def conduct(session: Session, audience: Audience, own_process: bool = True) -> O
             session.start_clocks()
             state = _run(session, audience, stop)
             outcome = _outcome(session, state, stop)
-    except (EnvError, WorkerError):
+    except (EnvError, WorkerError, MemoryShortError):
         session.save_boundary()
         raise
     finally:

@@ -73,7 +73,8 @@ class Swap:
 
     def consider(self) -> Decision | None:
         """Begin to build once that pays; take over once that is done."""
-        if self._parts.fused is not None:
+        in_parts = self._parts.config.rows_at_once < self._parts.config.minibatch
+        if self._parts.fused is not None or in_parts:  # the kernels take minibatches whole
             return None
         self._iterations += 1
         if self._iterations == _SETTLED:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,89 @@ def test_an_update_comes_to_the_same_however_it_runs(other: str) -> None:
         ended.append(torch.cat([p.detach().flatten() for p in parts.policy.parameters()]))
         parts.close()
     assert torch.allclose(*ended, atol=2e-3)
+
+
+_ONE_MINIBATCH = {
+    "n_envs": 64,
+    "n_steps": 256,
+    "batch_size": 64 * 256,
+    "network_arch": (2048, 2048),  # half a GiB of activations
+    "target_kl": None,
+    "precision": "fp32",
+    "kernels": "torch",
+    "collect": "step",
+    "pool": "auto",
+}
+
+
+@contextmanager
+def little_memory(mebibytes: int = 400) -> Iterator[None]:
+    """No more than so much beyond what is held now."""
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    allowed = torch.cuda.memory_reserved() + mebibytes * 2**20
+    torch.cuda.set_per_process_memory_fraction(allowed / total)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def weights(parts: Parts) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in parts.policy.parameters()])
+
+
+@pytest.mark.parametrize("executor", ["eager", "graph"])
+def test_memory_that_runs_out_is_survived_and_comes_to_the_same(executor: str) -> None:
+    """With five updates, the fourth of which is the one that is captured."""
+    settings = {**_ONE_MINIBATCH, "executor": executor, "n_epochs": 5}
+    parts = parts_for("CartPole-v1", **settings)
+    report = learn(parts)
+    expected = weights(parts)
+    parts.close()
+    parts = parts_for("CartPole-v1", **settings)
+    rollout = collected(parts)
+    with little_memory(), pytest.warns(UserWarning, match="Memory ran out in an update"):
+        short = parts.learner.learn(rollout, parts.collector.version)
+    assert parts.learner.micro_batch < parts.config.minibatch
+    assert short.metrics["train/n_updates"].item() == 5
+    for name in ("train/loss", "train/approx_kl", "train/grad_norm"):
+        torch.testing.assert_close(short.metrics[name], report.metrics[name], rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(weights(parts), expected, rtol=0, atol=2e-3)
+    parts.close()
+
+
+def test_memory_that_runs_out_in_a_capture_is_survived() -> None:
+    """After three updates, which warm up: the next one is captured."""
+    parts = parts_for("CartPole-v1", **_ONE_MINIBATCH, executor="graph", n_epochs=3)
+    learn(parts)
+    assert parts.learner.micro_batch == parts.config.minibatch
+    rollout = collected(parts)
+    with little_memory(), pytest.warns(UserWarning, match="Memory ran out in an update"):
+        report = parts.learner.learn(rollout, parts.collector.version)
+    assert parts.learner.micro_batch < parts.config.minibatch
+    assert report.metrics["train/n_updates"].item() == 3
+    assert torch.isfinite(weights(parts)).all()
+    parts.close()
+
+
+def test_memory_that_runs_out_in_the_capture_of_a_lesson_is_survived() -> None:
+    """The first lesson warms up, the second is captured, the third is the capture's."""
+    parts = parts_for("tensor/CartPole-v1", **_ONE_MINIBATCH, executor="graph", n_epochs=3)
+    parts.lesson(parts.collector.collect())
+    rollout = parts.collector.collect()
+    with little_memory(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        parts.lesson(rollout)
+    said = [str(warning.message) for warning in caught]
+    assert any("Memory ran out" in one for one in said)
+    assert not any("could not be captured" in one for one in said)
+    before = weights(parts)
+    report = parts.lesson(rollout)
+    assert report.metrics["train/n_updates"].item() == 3
+    assert torch.isfinite(weights(parts)).all()
+    assert not torch.equal(weights(parts), before)
+    parts.close()
 
 
 def test_the_same_seed_gives_the_same_weights() -> None:
