@@ -23,7 +23,8 @@ from stoker.envs.registry import EnvFactory
 from stoker.train import loop
 from stoker.train.build import build
 from stoker.train.overlap import COLLECTING
-from stoker.train.session import Progress, Session
+from stoker.train.progress import Progress
+from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 
 _RATIOS = (0.25, 1.0, 4.0)

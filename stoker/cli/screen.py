@@ -18,10 +18,11 @@ from rich.text import Text
 from stoker.cli.figures import WIDTH, duration, sparkline
 from stoker.config.numbers import counted
 from stoker.config.schema import Config
+from stoker.monitor.verdict import Verdict
 from stoker.runs.strict_json import dumps
 from stoker.train.overlap import Decision
 from stoker.train.population import Standing, spread
-from stoker.train.session import Progress
+from stoker.train.progress import Progress
 from stoker.train.start import Audience, Outcome
 
 _PHASES = {
@@ -134,11 +135,16 @@ def outcome_json(outcome: Outcome) -> str:
         "eval_reward": reward,
         "shares": outcome.shares,
         "gpu": outcome.gpu or None,
+        "verdict": None if outcome.verdict is None else _verdict_json(outcome.verdict),
         "run": None if outcome.path is None else str(outcome.path),
         "population": _population_json(outcome.standings),
         "metrics": outcome.metrics,
     }
     return dumps(fields)
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {**verdict._asdict(), "advice": [each._asdict() for each in verdict.advice]}
 
 
 def _population_json(standings: list[Standing]) -> dict[str, Any] | None:
@@ -192,6 +198,8 @@ def _describe_end(outcome: Outcome) -> RenderableType:
     table.add_row("speed", f"[bold]{speed}[/], {took}{_gpu(outcome.gpu)}")
     table.add_row("time went to", _phase_bar(outcome.shares))
     table.add_row("", _legend(outcome.shares))
+    if outcome.verdict is not None:
+        table.add_row("verdict", Text(outcome.verdict.paragraph, overflow="fold"))
     if outcome.path is not None:
         again = "eval" if outcome.state == "finished" else "resume"
         table.add_row("run", Text(str(outcome.path), overflow="fold"))

@@ -176,7 +176,7 @@ def _changes(job: Job, now: Costs) -> Iterator[tuple[str, Costs]]:
     if job.pool == "inline" and most > 1:
         spread = now._replace(environments=now.environments / most)
         yield f"step environments in {most} processes (--pool process)", spread
-    if job.pool in ("process", "inline", "io"):
+    if job.pool in ("process", "inline"):
         wider = now._replace(handover=now.handover / 2, inference=now.inference / 2)
         twice = f"--n-envs {2 * job.n_envs} with half of --n-steps"
         yield f"step twice as many at once ({twice}: as large a batch, of shorter stretches)", wider

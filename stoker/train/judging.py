@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from stoker.monitor.verdict import Job, Verdict, judge
+from stoker.pools.on_device import DevicePool
 from stoker.train import devices
 from stoker.train.parts import Parts
 
 
 def verdict_on(parts: Parts, steps: int) -> Verdict | None:
-    """On the `steps` that were made since the clocks began, evaluations left out; None for none."""
-    if not steps:
+    """On the `steps` that were made since the clocks began, evaluations left out.
+
+    None for none, and where environments step on the device: the host sees launches there, not what
+    they take.
+    """
+    if not steps or isinstance(parts.pool, DevicePool):
         return None
     clock, collect_clock, env = parts.clock, parts.collect_clock, parts.config.env
     elsewhere = collect_clock is not clock and parts.collector.ahead

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stoker.train.session import Progress, Session
+from stoker.train.progress import Progress
+from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 
 Watch = Callable[[Progress], bool | None]

@@ -7,9 +7,7 @@ import os
 import socket
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,43 +22,12 @@ from stoker.train import memory, population, spec_json
 from stoker.train.evaluate import EvalReport, evaluate
 from stoker.train.overlap import COLLECTING, LEARNING, Decision
 from stoker.train.parts import Parts
+from stoker.train.progress import Counters, Progress
 from stoker.train.signals import StopRequest
 from stoker.types import LearnReport
 
 _MOST_EMPTY = 100  # rollouts
 _STATUS_EVERY_S = 1.0
-
-
-class Progress(NamedTuple):
-    """What a screen or a callback is told after an iteration."""
-
-    iteration: int
-    n_iterations: int
-    env_steps: int
-    timesteps: int
-    wall_s: float
-    sps: float
-    shares: dict[str, float]
-    metrics: dict[str, float]
-    decision: Decision | None = None
-    """Something Stoker chose since the last time."""
-
-
-@dataclass
-class Counters:
-    """What a checkpoint counts."""
-
-    iteration: int = 0
-    env_steps: int = 0
-    wall_s: float = 0.0
-    late_steps: int = 0
-    skipped_updates: int = 0
-    bad_in_a_row: int = 0
-    rollbacks: int = 0
-    saved_at: int = 0
-    evaluated_at: int = 0
-    best_reward: float | None = None
-    best_step: int | None = None
 
 
 class Session:
@@ -121,10 +88,14 @@ class Session:
         return self._wall_before + time.perf_counter() - self._started
 
     @property
+    def steps_made(self) -> int:
+        """Environment steps of this session, of all agents."""
+        return (self.counters.env_steps - self._steps_before) * self.config.run.population
+
+    @property
     def sps(self) -> float | None:
         """Environment steps a second of this session, evaluations left out; None before a step."""
-        steps = (self.counters.env_steps - self._steps_before) * self.config.run.population
-        clock = self.parts.clock
+        steps, clock = self.steps_made, self.parts.clock
         return steps / max(clock.elapsed() - clock.total["eval"], 1e-9) if steps else None
 
     @property

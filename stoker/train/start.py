@@ -11,6 +11,7 @@ from typing import NamedTuple
 from stoker.config.load import from_flat
 from stoker.config.schema import Config
 from stoker.errors import CheckpointError, EnvError, MemoryShortError, RunError, WorkerError
+from stoker.monitor.verdict import Verdict
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
@@ -19,10 +20,12 @@ from stoker.runs.reader import summarise
 from stoker.train import loop, spec_json
 from stoker.train.build import EnvSource, build
 from stoker.train.evaluate import EvalReport
+from stoker.train.judging import verdict_on
 from stoker.train.overlap import Decision
 from stoker.train.parts import Parts
 from stoker.train.population import Standing
-from stoker.train.session import Counters, Progress, Session
+from stoker.train.progress import Counters, Progress
+from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 
 
@@ -43,6 +46,8 @@ class Outcome(NamedTuple):
     """The agents of a population, best first; of one alone, none."""
     gpu: dict[str, float]
     """Means over the run of what is known of the GPU: `busy`, `sm_active`, `power_w` and so on."""
+    verdict: Verdict | None
+    """What its time went to, and what would change that; None where that is not known."""
 
     @property
     def reward(self) -> float | None:
@@ -169,6 +174,7 @@ def _outcome(session: Session, state: str, stop: StopRequest) -> Outcome:
         session.where,
         session.parts.standings(),
         session.parts.watch.overall() if session.parts.watch else {},
+        verdict_on(session.parts, session.steps_made),
     )
 
 

@@ -16,7 +16,7 @@ from stoker.cli.screen import LiveView
 from stoker.cli.train import parse_train
 from stoker.config import resolve
 from stoker.errors import ConfigError
-from stoker.train.session import Progress
+from stoker.train.progress import Progress
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -152,6 +152,8 @@ def test_a_whole_life(stoker: Run, tmp_path: Path) -> None:
     outcome = json.loads(trained.stdout)
     assert outcome["env_steps"] == 2048
     assert sum(outcome["shares"].values()) == pytest.approx(1.0)
+    assert sum(outcome["verdict"]["shares"].values()) == pytest.approx(1.0, abs=0.01)
+    assert outcome["verdict"]["paragraph"].startswith("Most time goes to ")
     listed = json.loads(stoker("runs", "--json", "--sort", "reward").stdout)
     assert [(run["name"], run["state"], run["env_steps"]) for run in listed] == [
         ("life", "finished", 2048)

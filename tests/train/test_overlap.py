@@ -16,7 +16,7 @@ from stoker.errors import EnvError
 from stoker.monitor.phases import PhaseClock
 from stoker.runs import checkpoint as checkpoints
 from stoker.train.overlap import Decision, OverlapTrial
-from stoker.train.session import Progress
+from stoker.train.progress import Progress
 from stoker.train.start import Audience, resume, train
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
