@@ -9,15 +9,17 @@ from typing import Any
 
 from stoker.monitor.nvml import Chip, tell
 from stoker.monitor.records import GpuSample
-from stoker.monitor.rounds import CpuClock, Round, Rounds
+from stoker.monitor.rounds import NEVER, CpuClock, Round, Rounds, next_beat
 
 _GIB = 2**30
 _BUSY_EVERY_S = 0.05
 # How often to read, in seconds, and the most of a core that it may take; see docs/monitor.md.
-_LEVELS = (0.1, 0.0008)
-_STATE = (0.5, 0.0003)
+_LEVELS = (0.2, 0.0006)
+_STATE = (1.0, 0.0003)
 _COUNTED = (0.2, 0.0010)  # counters of less than a tenth of a second are refused by some drivers
 _PROCESSES = (5.0, 0.0002)
+
+_BESIDES = GpuSample._fields[2:]  # all but the time and busy
 
 _REASONS = {  # bit 0 is an idle GPU, which nothing holds back
     0x002: "clocks set by an application",
@@ -50,30 +52,32 @@ class GpuReader:
         state = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle")
         memory = ("own_memory_gib", "others_memory_gib")
         rounds = [
-            Round(("busy",), self._busy, _BUSY_EVERY_S),
             Round(levels, self._levels, *_LEVELS),
             Round(counted, self._counters.since_last, *_COUNTED),
             Round(state, self._state, *_STATE),
             Round(memory, self._memory_by_process, *_PROCESSES),
         ]
         self._rounds = Rounds(rounds, cpu_clock)
-
-    @property
-    def due(self) -> float:
-        return self._rounds.due
+        self._besides: tuple[Any, ...] = ()
+        self.due = NEVER
+        """When to sample next."""
 
     def sample(self, now: float) -> GpuSample:
-        """What is known now."""
-        self._rounds.read(now)
-        sample = GpuSample(now) if self.chip.lost else GpuSample(now, **self._rounds.known)
-        if sample.busy is None:
-            self._notice_silence(all(figure is None for figure in sample[1:]))
-        else:
-            self._answered = True
-        return sample
+        """What is known now. Busy is new each time; so this is short, as Python is dear when it
+        is seldom run."""
+        rates = self.chip.ask("nvmlDeviceGetUtilizationRates")
+        self.due = next_beat(self.due, now, _BUSY_EVERY_S)
+        if self._rounds.due <= now:
+            self._rounds.read(now)
+            self._besides = tuple(self._rounds.known[name] for name in _BESIDES)
+        if rates is None:
+            return self._sample_without_busy(now)
+        self._answered = True
+        return GpuSample(now, rates.gpu / 100, *self._besides)
 
-    def _notice_silence(self, silent: bool) -> None:
+    def _sample_without_busy(self, now: float) -> GpuSample:
         """One warning, if more was known before and nothing is now."""
+        silent = bool(self.chip.lost) or all(figure is None for figure in self._besides)
         if silent and self._answered and not self._warned:
             self._warned = True
             why = f" ({self.chip.lost})" if self.chip.lost else ""
@@ -82,10 +86,7 @@ class GpuReader:
                 "`nvidia-smi` shows whether the driver still sees it."
             )
         self._answered = self._answered or not silent
-
-    def _busy(self) -> dict[str, Any]:
-        rates = self.chip.ask("nvmlDeviceGetUtilizationRates")
-        return {} if rates is None else {"busy": rates.gpu / 100}
+        return GpuSample(now) if silent else GpuSample(now, None, *self._besides)
 
     def _levels(self) -> dict[str, Any]:
         memory = self.chip.ask("nvmlDeviceGetMemoryInfo")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -74,11 +73,9 @@ class Series(Generic[Sample]):
 
     def __init__(self, most: int = MOST_SAMPLES) -> None:
         self._samples: deque[Sample] = deque(maxlen=most)
-        self._lock = threading.Lock()
 
     def add(self, sample: Sample) -> None:
-        with self._lock:
-            self._samples.append(sample)
+        self._samples.append(sample)
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -86,15 +83,16 @@ class Series(Generic[Sample]):
     @property
     def latest(self) -> Sample | None:
         """The newest; None before the first."""
-        with self._lock:
-            return self._samples[-1] if self._samples else None
+        try:
+            return self._samples[-1]
+        except IndexError:
+            return None
 
     def between(self, began: float, ended: float) -> Sample | None:
         """Means of the samples taken after `began`, up to `ended`; None where there are none."""
-        with self._lock:
-            since = takewhile(lambda sample: sample.at > began, reversed(self._samples))
-            wanted = [sample for sample in since if sample.at <= ended]
-        return mean(wanted[::-1])
+        newest_first = reversed(self._samples.copy())  # to which nothing is added meanwhile
+        since = takewhile(lambda sample: sample.at > began, newest_first)
+        return mean([sample for sample in since if sample.at <= ended][::-1])
 
 
 def mean(samples: Sequence[Sample]) -> Sample | None:

@@ -9,7 +9,8 @@ from typing import Any
 CpuClock = Callable[[], float]
 """Seconds of processor time that the calling thread has had."""
 
-_NEVER = float("-inf")
+NEVER = float("-inf")
+"""When what was not read yet is due."""
 _REMEMBERED = 8  # readings that a running mean of the cost goes back
 
 
@@ -17,7 +18,7 @@ class Round:
     """Some figures that are read together, at most every `every_s`.
 
     `share` is the most of a core that reading them may take: where a reading costs more, it is
-    made less often. Without it the cost is not measured, which would be a part of it.
+    made less often.
     """
 
     def __init__(
@@ -25,51 +26,44 @@ class Round:
         names: Sequence[str],
         read: Callable[[], Mapping[str, Any]],
         every_s: float,
-        share: float | None = None,
+        share: float,
     ) -> None:
         self._names, self._read = names, read
         self._every_s, self._share = every_s, share
         self._cost_s = 0.0
-        self.due = _NEVER
+        self.due = NEVER
 
     def figures(self, now: float, cpu_clock: CpuClock) -> dict[str, Any]:
         """Every figure by its name; None for those that cannot be read."""
-        share = self._share if self.due > _NEVER else None  # the first time is dearer
-        began = cpu_clock() if share is not None else 0.0
+        began = cpu_clock()
         try:
             found = self._read()
         except Exception:  # of a driver or a system: then all of these are unknown
             found = {}
-        pause = self._every_s
-        if share is not None:
+        if self.due > NEVER:  # the first time is dearer
             self._cost_s += (cpu_clock() - began - self._cost_s) / _REMEMBERED
-            pause = max(pause, self._cost_s / share)
-        missed = now - self.due > pause / 2
-        self.due = (now if missed else self.due) + pause  # else on the beat
+        self.due = next_beat(self.due, now, max(self._every_s, self._cost_s / self._share))
         return {name: found.get(name) for name in self._names}
 
 
-class Rounds:
-    """What is known of one thing: the first round sets the beat, others keep to it when due.
+def next_beat(due: float, now: float, pause: float) -> float:
+    """When to read again what was due then: on the beat, unless it was missed."""
+    return (now if now - due > pause / 2 else due) + pause
 
-    What a round found stands until it comes again.
-    """
+
+class Rounds:
+    """What is known of one thing. What a round found stands until it comes again."""
 
     def __init__(self, rounds: Sequence[Round], cpu_clock: CpuClock = time.thread_time) -> None:
-        self._beat, *self._others = rounds
-        self._others_due = _NEVER
-        self._cpu_clock = cpu_clock
+        self._rounds, self._cpu_clock = rounds, cpu_clock
         self.known: dict[str, Any] = {}
         """Every figure by its name; None is unknown."""
-        self.due = _NEVER
+        self.due = NEVER
         """When to read next."""
 
     def read(self, now: float) -> None:
         """Read what is due by now."""
-        self.known |= self._beat.figures(now, self._cpu_clock)
-        self.due = self._beat.due
-        if self._others_due <= now:
-            for one in self._others:
-                if one.due <= now:
-                    self.known |= one.figures(now, self._cpu_clock)
-            self._others_due = min((one.due for one in self._others), default=float("inf"))
+        for one in self._rounds:
+            if one.due <= now:
+                self.known |= one.figures(now, self._cpu_clock)
+        self.due = min(one.due for one in self._rounds)

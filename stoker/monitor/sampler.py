@@ -60,7 +60,7 @@ class Sampler:
         self.host: Series[HostSample] = Series()
         self._uuid, self._clock = uuid, clock
         self._host = HostReader(host, self._watched, host_every_s) if host is not None else None
-        self._readers: list[GpuReader] = []
+        self._readers: list[tuple[GpuReader, Series[GpuSample]]] = []
         self._found: Found | None = None
         self._over, self._opened = False, threading.Event()
         self._thread: threading.Thread | None = None
@@ -87,8 +87,10 @@ class Sampler:
         """Look for GPUs."""
         self._found = open_chips(self._uuid)
         self.trouble = self._found.trouble
-        self._readers = [GpuReader(chip, self._watched) for chip in self._found.chips]
-        self.gpus = tuple(Gpu(c.index, c.name, c.uuid, Series()) for c in self._found.chips)
+        for chip in self._found.chips:
+            gpu = Gpu(chip.index, chip.name, chip.uuid, Series())
+            self._readers.append((GpuReader(chip, self._watched), gpu.series))
+            self.gpus = (*self.gpus, gpu)
         self._opened.set()
         if self._uuid is not None and self.trouble is not None:
             tell(f"What the GPU does is unknown: {self.trouble}. Training is not affected.")
@@ -97,9 +99,9 @@ class Sampler:
         """Read what is due; the seconds until something is again."""
         now = self._clock()
         soonest = now + _LONGEST_WAIT_S
-        for gpu, reader in zip(self.gpus, self._readers, strict=True):
+        for reader, series in self._readers:
             if reader.due <= now:
-                gpu.series.add(reader.sample(now))
+                series.add(reader.sample(now))
             soonest = min(soonest, reader.due)
         if self._host is not None:
             if self._host.due <= now:
@@ -117,7 +119,7 @@ class Sampler:
         self._release()
 
     def _release(self) -> None:
-        for reader in self._readers:
+        for reader, _ in self._readers:
             reader.close()
         if self._found is not None:
             self._found.close()
