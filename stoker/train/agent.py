@@ -25,10 +25,11 @@ from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder, is_run
 from stoker.train import devices, spec_json
-from stoker.train.build import EnvSource, build, make_policy
+from stoker.train.build import build, make_policy
 from stoker.train.parts import Parts, policy_of
 from stoker.train.progress import Counters, Progress
 from stoker.train.session import Session
+from stoker.train.sources import EnvSource
 from stoker.train.start import Audience, Outcome, check_spaces, conduct, open_folder
 from stoker.types import DeviceVectorEnv, EnvSpec
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
-import gymnasium
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 from torch.func import functional_call
 
@@ -20,46 +18,34 @@ from stoker.collect.in_step import InStepCollector
 from stoker.collect.on_device import DeviceCollector
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
-from stoker.config.numbers import counted
 from stoker.config.schema import Config
-from stoker.envs.registry import EnvFactory, is_device_vector
-from stoker.errors import ConfigError, WrongPoolError
+from stoker.envs.registry import EnvFactory
+from stoker.errors import ConfigError
 from stoker.learn.executor import executable
 from stoker.learn.learner import Learner
 from stoker.learn.whole import Whole
 from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
-from stoker.pools.awaited import as_blocking
 from stoker.pools.base import BasePool
-from stoker.pools.choose import PoolKind, Probe, choose, probe
-from stoker.pools.envpool import EnvPoolPool, is_envpool
-from stoker.pools.inline import InlinePool
 from stoker.pools.on_device import DevicePool
-from stoker.pools.open import open_pool
 from stoker.pools.process import ProcessPool
-from stoker.pools.spaces import describe_env
 from stoker.pools.tensor import TensorPool
-from stoker.pools.vector import VectorPool
 from stoker.storage.on_device import DeviceStorage
 from stoker.storage.rollout import RolloutStorage
 from stoker.storage.staged import StagedStorage
 from stoker.train import devices, memory, population
 from stoker.train.fused import SHUFFLED_APART, Fused, why_not
-from stoker.train.on_device import open_on_device
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.parts import Lesson, Parts
 from stoker.train.sizes import (
     capacity,
-    check_fit,
     may_overlap,
     rollout_size,
-    with_in_flight,
-    with_n_envs,
 )
+from stoker.train.sources import EnvSource, factory_of, make_pool, own_copies
 from stoker.train.swap import Swap, whole_lesson
 from stoker.train.watch import watch_gpu
 from stoker.types import (
-    DeviceVectorEnv,
     EnvSpec,
     LearnReport,
     Loss,
@@ -71,21 +57,7 @@ from stoker.types import (
     Way,
 )
 
-EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | DeviceVectorEnv
-
-
-_VECTOR_ONLY = ("num_envs", "vectorization_mode", "vector_kwargs", "max_episode_steps")
 _HOW = {"eager": "eagerly", "compile": "compiled", "graph": "as a CUDA graph"}
-
-
-def factory_of(config: Config) -> EnvFactory:
-    """How to make the environment that a config names."""
-    if config.env.env.startswith("<"):
-        raise ConfigError(
-            f"This run's environment was given in Python as {config.env.env}, so its name does not "
-            "say how to make it. Go on in Python, with PPO.load(path, env=...)."
-        )
-    return EnvFactory(config.env.env, config.env.env_kwargs)
 
 
 def build(config: Config, env: EnvSource | None = None) -> Parts:
@@ -93,9 +65,9 @@ def build(config: Config, env: EnvSource | None = None) -> Parts:
     device = devices.find_device(config.compute.device)
     devices.set_up(device, config.compute.precision, config.compute.torch_threads)
     source = env if env is not None else factory_of(config)
-    pool, config, decisions = _make_pool(config, source, device)
+    pool, config, decisions = make_pool(config, source, device)
     try:
-        return _assemble(config, device, pool, decisions, _own_copies(source, pool.spec))
+        return _assemble(config, device, pool, decisions, own_copies(source, pool.spec))
     except BaseException:
         pool.close()
         raise
@@ -324,87 +296,6 @@ def _loss_of(policy: ActorCritic, config: Config) -> LossFunction:
         return ppo.loss(now, batch, clip, config.ppo)
 
     return loss
-
-
-def _make_pool(
-    config: Config, source: EnvSource, device: torch.device
-) -> tuple[BasePool, Config, list[Decision]]:
-    """The pool, the config with the number of environments there really are, and why."""
-    if is_device_vector(source):
-        return open_on_device(source, config.env.env, config, device)
-    if isinstance(source, VectorEnv):
-        kind, adapter = ("envpool", EnvPoolPool) if is_envpool(source) else ("vector", VectorPool)
-        adapted = adapter(source, config.env.env, config.env.check_bounds)
-        why = f"a vector environment was given, {source.num_envs} wide"
-        config = with_n_envs(config, adapted.n_envs)
-        check_fit(config, adapted.spec, device, elsewhere=False)
-        return adapted, config, [Decision("pool", kind, why)]
-    if isinstance(source, gymnasium.Env):
-        given = source
-        found = probe(config.env.env, given)
-        why = "an environment object was given, and there is one of it"
-        config = with_n_envs(config, 1)
-        config = dataclasses.replace(config, env=dataclasses.replace(config.env, pool="inline"))
-        check_fit(config, found.spec, device, elsewhere=False)
-        pool = InlinePool(lambda: given, found.spec, 1, config.env)
-        return pool, config, [Decision("pool", "inline", why)]
-    made = source.make(num_envs=config.env.n_envs, device=str(device))
-    if not isinstance(made, gymnasium.Env) or is_device_vector(made):
-        return open_on_device(made, source.name, config, device)
-    asked = config.env.pool
-    if asked == "tensor":
-        raise WrongPoolError(
-            f"pool is tensor, and {source.name} is an ordinary environment: it steps on the CPU. "
-            "Leave the pool to auto, or port it to tensors (docs/tensor-environments.md)."
-        )
-    trial = as_blocking(made)
-    try:
-        # Only to choose a pool is it worth knowing what a step takes.
-        found = probe(source.name, trial, 0.1 if asked == "auto" else 0.0)
-    finally:
-        trial.close()
-    cores = devices.usable_cores()
-    if asked == "io" or (asked == "auto" and found.waits):
-        config = with_in_flight(config, config.env.in_flight or found.in_flight(cores))
-    check_fit(config, found.spec, device, elsewhere=asked != "inline")
-    return _pool_of_many(config, source, found, asked)
-
-
-def _pool_of_many(
-    config: Config, source: EnvFactory, found: Probe, asked: PoolKind | Literal["auto"]
-) -> tuple[BasePool, Config, list[Decision]]:
-    n_envs, cores, env = config.env.n_envs, devices.usable_cores(), config.env
-    choice = choose(found, n_envs, cores, env.n_workers, asked)
-    unchecked = source.unchecked()  # the one that was tried was checked
-    pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env)
-    chosen = choice.pool + (f", {counted(choice.n_workers, 'worker')}" if choice.n_workers else "")
-    # Kept in the run: timing it again might choose otherwise, and bits would differ.
-    env = dataclasses.replace(env, pool=choice.pool, n_workers=choice.n_workers)
-    config = dataclasses.replace(config, env=env)
-    return pool, config, [Decision("pool", chosen, choice.reason)]
-
-
-def _own_copies(source: EnvSource, spec: EnvSpec) -> EnvFactory | None:
-    """How to make environments for evaluation alone; None if the one given cannot be made again."""
-    if isinstance(source, EnvFactory):
-        return source
-    if is_device_vector(source):  # many simulators are there once in a process
-        return None
-    try:
-        made_by = source.spec  # which looks through wrappers, and may refuse to
-        if made_by is None:
-            return None
-        known = {k: v for k, v in made_by.kwargs.items() if k not in _VECTOR_ONLY}
-        factory = EnvFactory(gymnasium.make, {"id": dataclasses.replace(made_by, kwargs=known)})
-        copy = factory()
-        try:
-            _, info = copy.reset(seed=0)
-            same = describe_env(spec.name, copy, info)
-        finally:
-            copy.close()
-    except Exception:
-        return None
-    return factory if (same.observation, same.action) == (spec.observation, spec.action) else None
 
 
 def _describe_choices(

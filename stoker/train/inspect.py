@@ -10,8 +10,8 @@ from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
 from stoker.train.agent import PPO
-from stoker.train.build import factory_of
 from stoker.train.evaluate import EvalReport, evaluate
+from stoker.train.sources import factory_of
 
 
 class Evaluated(NamedTuple):

@@ -18,7 +18,7 @@ from stoker.runs.folder import RunFolder
 from stoker.runs.lineage import write_lineage
 from stoker.runs.reader import summarise
 from stoker.train import loop, spec_json
-from stoker.train.build import EnvSource, build
+from stoker.train.build import build
 from stoker.train.evaluate import EvalReport
 from stoker.train.judging import verdict_on
 from stoker.train.overlap import Decision
@@ -27,6 +27,7 @@ from stoker.train.population import Standing
 from stoker.train.progress import Counters, Progress
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
+from stoker.train.sources import EnvSource
 
 
 class Outcome(NamedTuple):

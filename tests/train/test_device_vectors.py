@@ -20,11 +20,13 @@ from stoker.envs.tensor.cart_pole import CartPole
 from stoker.errors import BadValueError, ConfigError
 from stoker.train import loop
 from stoker.train.agent import PPO
-from stoker.train.build import EnvSource, Parts, build
+from stoker.train.build import build
 from stoker.train.evaluate import evaluate
 from stoker.train.inspect import evaluate_run
+from stoker.train.parts import Parts
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
+from stoker.train.sources import EnvSource
 from stoker.train.start import resume, train
 from stoker.types import PLAIN
 
