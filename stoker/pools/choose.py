@@ -29,6 +29,8 @@ HANDOVER_PER_WORKER_S = 8e-6
 IO_STEP_S = 100e-6
 """Of a core, about what a step through the io pool costs besides the environment's own time: two
 cores made 20,900 a second in threads when they were full (bench/results/io-cpu.json)."""
+_CLEARLY_LESS = 0.8
+"""Processes must save as much: timings wander, and the trainer needs a core, too."""
 _MOST_IN_FLIGHT = 1024
 _MOST_CUTS = 10  # episodes that may be cut off while it is tried
 _SHORTEST_WAIT_S = 1e-3
@@ -120,7 +122,7 @@ def choose(
     step = found.step_wall_s
     inline = n_envs * step
     process = -(-n_envs // workers) * step + HANDOVER_S + workers * HANDOVER_PER_WORKER_S
-    pool: PoolKind = "process" if process < inline else "inline"
+    pool: PoolKind = "process" if process < _CLEARLY_LESS * inline else "inline"
     if asked != "auto":
         pool = asked
     elif found.waits and n_envs > 1:
