@@ -66,8 +66,8 @@ def product_added(a, b, total, precision: tl.constexpr):
 def transposed_product_added(a, b, total, precision: tl.constexpr):
     """total + a^T @ b, in TF32 where other products are in bfloat16.
 
-    Of numbers that are in registers, transposed and then rounded to bfloat16, Triton 3.6 makes a
-    wrong product on Hopper where a program has four warps.
+    In bfloat16 it came out wrong on an H200 with Triton 3.6 and four warps; right with eight, or
+    in TF32, or in float32. Why is not known.
     """
     if precision == "bf16":
         total = multiplied(tl.trans(a), b, total, "tf32")
