@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from stoker.types import Loss, LossFunction, Minibatch
 
 Step = Callable[[Minibatch, Tensor], None]
 """All rows, and the numbers of those to learn from: one update, in place."""
+
+R = TypeVar("R")
 
 _WARM_UP = 3  # updates before the capture, which are real ones: libraries set themselves up
 
@@ -68,6 +71,30 @@ def _copy(tensor: Tensor) -> Tensor:
     return torch.nn.Parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied
 
 
+class Aside:
+    """Runs and captures functions on a stream that is not the default one.
+
+    Always on the same one: libraries keep memory for every stream that they were used on.
+    """
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+
+    def run(self, function: Callable[[], R]) -> R:
+        """After what was launched here, and before what will be."""
+        here = torch.cuda.current_stream()
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            result = function()
+        here.wait_stream(self._stream)
+        return result
+
+    def capture(self, graph: torch.cuda.CUDAGraph, function: Callable[[], R]) -> R:
+        """While other threads may use the device and allocate memory there."""
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            return function()
+
+
 class Steps:
     """Updates as Python makes them, kernel by kernel; or each as one CUDA graph.
 
@@ -76,7 +103,7 @@ class Steps:
     """
 
     def __init__(self, step: Step, captures: bool) -> None:
-        self._step, self._captures = step, captures
+        self._step, self._aside = step, Aside() if captures else None
         self.forget()
 
     def forget(self) -> None:
@@ -86,7 +113,7 @@ class Steps:
 
     def over(self, rows: Minibatch) -> Callable[[Tensor], None]:
         """The updates of one rollout's rows."""
-        if not self._captures:
+        if self._aside is None:
             return lambda index: self._step(rows, index)
         if self._updates == 0:
             self._rows = pytree.tree_map_only(Tensor, torch.clone, rows)
@@ -94,26 +121,23 @@ class Steps:
             pairs = zip(pytree.tree_leaves(self._rows), pytree.tree_leaves(rows), strict=True)
             for kept, new in (pair for pair in pairs if pair[0] is not None):
                 kept.copy_(new)
-        return self._run
+        return partial(self._run, self._aside)
 
-    def _run(self, index: Tensor) -> None:
+    def _run(self, aside: Aside, index: Tensor) -> None:
         if self._updates == 0:
             self._index = index.clone()
         self._index.copy_(index)
         if self._updates < _WARM_UP:
-            here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
-            beside.wait_stream(here)
-            with torch.cuda.stream(beside):  # not the default one, as for captures
-                self._step(self._rows, self._index)
-            here.wait_stream(beside)
+            aside.run(self._update)
         else:
-            self._graph = self._graph or self._captured()
+            self._graph = self._graph or self._captured(aside)
             self._graph.replay()
         self._updates += 1  # not before: an update may fail, and be made again
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
+    def _update(self) -> None:
+        self._step(self._rows, self._index)
+
+    def _captured(self, aside: Aside) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        # Another thread may be acting, and allocate memory, while this one captures.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._step(self._rows, self._index)
+        aside.capture(graph, self._update)
         return graph

@@ -99,6 +99,15 @@ def parameters(case: Case, policy: ActorCritic) -> dict[str, nn.Parameter]:
     }
 
 
+def apart(total: int) -> Tensor:
+    """How far policies are from those that acted: far from where clipping begins, at 0.1.
+
+    A product that is rounded may put a row on the other side there, which is another gradient.
+    """
+    drawn = 0.2 * torch.randn(total)
+    return torch.where((drawn.abs() - 0.1).abs() < 0.03, drawn / 2, drawn)
+
+
 def make(case: Case) -> Setting:
     policies = [make_policy(case, seed) for seed in range(case.agents)]
     first, action = policies[0], ACTIONS[case.action]
@@ -131,9 +140,9 @@ def make(case: Case) -> Setting:
     rows = mlp.Rows(
         obs,
         torch.cat(action_rows),
-        torch.cat(log_prob) + 0.2 * torch.randn(total),  # so that some ratios are clipped
-        torch.randn(total),
-        torch.cat(worth) + 0.2 * torch.randn(total),
+        torch.cat(log_prob) + apart(total),  # so that some ratios are clipped
+        torch.randn(total) + 0.5,  # not around 0, where gradients of biases would cancel out
+        torch.cat(worth) + apart(total),
     )
     rows.log_prob[:: 2 * case.n] = torch.cat(log_prob)[:: 2 * case.n]  # and some are 1
     local = torch.stack([torch.randperm(STEPS * case.n)[: case.batch] for _ in policies])
@@ -372,7 +381,7 @@ def assert_each_near(made: Setting, found: Tensor, expected: Tensor, tolerance: 
         assert (one - other).norm() < tolerance * torch.maximum(other.norm(), least)
 
 
-TOLERANCES = {"fp32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}
+TOLERANCES = {"tf32": 3e-3, "bf16": 3e-2}
 
 
 def kernels_gradient(
@@ -421,9 +430,10 @@ def test_less_precise_products_give_nearly_the_same_gradient(
     hidden: tuple[int, ...], precision: str
 ) -> None:
     made = make(Case(action="box", hidden=hidden, n=64, batch=200))
-    exact = kernels_gradient(made, 2, "fp32", block=64)[0].sum(1)
+    partial, measured = result(made, 1)
+    mlp.gradient_twin(*made[1:], partial, measured)
     rounded = kernels_gradient(made, 2, precision, block=64)[0].sum(1)
-    assert_each_near(made, rounded, exact, TOLERANCES[precision])
+    assert_each_near(made, rounded, partial.sum(1), TOLERANCES[precision])
 
 
 @needs_triton

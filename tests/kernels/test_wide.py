@@ -157,7 +157,7 @@ def test_bfloat16_changes_the_gradient_by_rounding_alone(case: Case) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("precision", "tolerance"), [("fp32", 1e-5), ("tf32", 1e-2), ("bf16", 0.1)]
+    ("precision", "tolerance"), [("fp32", 1e-5), ("tf32", 3e-3), ("bf16", 3e-2)]
 )
 def test_on_a_gpu_a_graph_gives_the_gradient_in_every_precision(
     precision: Any, tolerance: float
