@@ -23,7 +23,7 @@ _TIME_LIMIT_S = 1200.0
 _POINTS = 10
 _SETTINGS = (
     "--n-envs 32 --n-steps 64 --batch-size 256 --n-epochs 10 --network-arch 64,64 --lr 1e-3 "
-    "--eval-episodes 100"
+    "--eval-episodes 100 --log-every 1"
 )
 _DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 _OWN_KERNELS = f"--device {_DEVICE} --kernels fused --compile-in foreground"

@@ -34,8 +34,8 @@ class Gaps(NamedTuple):
     iteration_us: float
 
 
-def look_into(task: Task) -> tuple[Gaps, dict[str, float] | None]:
-    """Train until warm, watch the GPU for some seconds, and then every kernel of a round."""
+def look_into(task: Task, profiled: int) -> tuple[Gaps, dict[str, float] | None]:
+    """Train until warm, watch the GPU for some seconds, then every kernel of some iterations."""
     session = open_session(task)
     try:
         train_round(session)
@@ -46,7 +46,7 @@ def look_into(task: Task) -> tuple[Gaps, dict[str, float] | None]:
                 train_round(session)
             used = gpu.between(began, time.monotonic())
         with profile(activities=[ProfilerActivity.CUDA]) as found:
-            _iterate(session, _LEAD + task.iterations)
+            _iterate(session, _LEAD + profiled)
             wait()
     finally:
         session.parts.close()
@@ -56,7 +56,7 @@ def look_into(task: Task) -> tuple[Gaps, dict[str, float] | None]:
         for event in events
         if event.device_type.name == "CUDA" and not event.is_user_annotation
     ]
-    return summarise(spans, task.iterations), used
+    return summarise(spans, profiled), used
 
 
 def _iterate(session: Session, iterations: int) -> None:

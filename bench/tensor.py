@@ -91,8 +91,9 @@ def _busy() -> Iterator[Row]:
     if not _ON_GPU:
         print("busy: this needs a GPU.", file=sys.stderr)
         return
-    for name, shape in (("small", SMALL), ("large", LARGE)):
-        found, used = look_into(_task(shape, iterations=_PROFILED, seconds=2.0))
+    for name, shape, iterations in (("small", SMALL, 200), ("large", LARGE, 60)):
+        # Rounds of a fifth of a second, at the end of which `stoker train` logs.
+        found, used = look_into(_task(shape, iterations, seconds=3.0), _PROFILED)
         yield Row(
             "tensor",
             f"busy, {name}: {shape}",
@@ -129,7 +130,8 @@ def _determinism() -> Iterator[Row]:
 
 def _trained(executor: str) -> dict[str, Tensor]:
     """The policy's tensors after some iterations."""
-    session = open_session(_task(SMALL, _DETERMINED, precision="fp32", executor=executor))
+    task = _task(SMALL, _DETERMINED, precision="fp32", executor=executor)
+    session = open_session(task, kernels="fused")  # as captured, so kernel by kernel
     try:
         train_round(session)
         return {name: value.cpu() for name, value in session.parts.policy.state_dict().items()}

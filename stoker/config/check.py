@@ -52,7 +52,7 @@ def _out_of_range(config: Config) -> Iterator[str]:
         ("timesteps", run.timesteps, 1),
         ("seed", run.seed, 0),
         ("population", run.population, 1),
-        ("log_every", run.log_every, 1),
+        ("log_every", run.log_every, 0),
         ("checkpoint_every", run.checkpoint_every, 0),
         ("keep_checkpoints", run.keep_checkpoints, 1),
         ("eval_every", run.eval_every, 0),

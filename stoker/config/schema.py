@@ -262,8 +262,9 @@ class RunSettings:
     """Name of the run's folder; empty makes one from environment, seed and time."""
     runs_dir: str = "runs"
     """Where run folders lie."""
-    log_every: Annotated[int, COUNT] = 1
-    """Iterations between log lines."""
+    log_every: Annotated[int, COUNT] = 0
+    """Iterations between log lines; 0 logs each, or four times a second where environments step on
+    the device and iterations are shorter than that."""
     checkpoint_every: Annotated[int, COUNT] = 0
     """Environment steps between checkpoints; 0 makes ten over the run."""
     keep_checkpoints: Annotated[int, COUNT] = 3

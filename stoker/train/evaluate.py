@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stoker.envs.registry import EnvFactory
+from stoker.learn.whole import Whole
 from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.base import BasePool
 from stoker.pools.inline import InlinePool
@@ -64,17 +65,21 @@ def evaluate(
     deterministic: bool = True,
     pool: str = "inline",
     wanted: Callable[[], bool] = lambda: True,
+    captures: bool = False,
 ) -> EvalReport:
     """Run `episodes` episodes, or until `wanted` says no. Each environment plays a fixed number of
     them: taking whichever end first would favour short ones. An environment whose episode goes past
     `max_steps`, or that is cut off time and again, plays no more. `pool` is what they were trained
-    in: those that wait, or are tensors, step all at once."""
+    in: those that wait, or are tensors, step all at once. The steps of tensors are captured as a
+    CUDA graph where `captures` says so."""
     wanted_envs = min(episodes, _MOST_AT_ONCE if pool in ("io", "tensor") else _MOST_ENVS)
     with _pool(make_env, spec, wanted_envs, pool, device) as envs:
         tally = _Tally(episodes, envs.n_envs, max_steps)  # there may be more than were wanted
         seed += _SEEDS_APART
         if isinstance(envs, TensorPool):
-            _play_tensors(policy, envs, tally, seed, deterministic, wanted)
+            envs.begin(seed)
+            stretch = Whole(captures)(_Stretch(policy, envs, deterministic), policy.generator)
+            _play_tensors(stretch, tally, wanted)
         else:
             _play(policy, envs, tally, seed, device, deterministic, wanted)
     return tally.report()
@@ -132,22 +137,28 @@ def _play(
         still = tally.count(batch.reward, batch.terminated | batch.truncated, batch.valid)
 
 
-def _play_tensors(
-    policy: Policy,
-    envs: TensorPool,
-    tally: _Tally,
-    seed: int,
-    deterministic: bool,
-    wanted: Callable[[], bool],
-) -> None:
-    """All step, on the device, a while at a time; of those who play no more nothing is counted."""
-    envs.begin(seed)
-    while tally.playing.size and wanted():
+class _Stretch:
+    """Some steps of everyone on the device: rewards, and where episodes were over, [T, 2, N]."""
+
+    def __init__(self, policy: Policy, envs: TensorPool, deterministic: bool) -> None:
+        self._policy, self._envs, self._deterministic = policy, envs, deterministic
+        self._seen = {leaf: value.clone() for leaf, value in envs.obs.items()}
+
+    def __call__(self) -> Tensor:
         steps = []
         for _ in range(_UNTIL_A_LOOK):
-            batch = envs.advance(_decide(policy, envs.obs, None, deterministic))
+            action = _decide(self._policy, self._seen, None, self._deterministic)
+            batch = self._envs.advance(action)
+            for leaf, value in batch.obs.items():
+                self._seen[leaf].copy_(value)
             steps.append(torch.stack((batch.reward, (batch.terminated | batch.truncated).float())))
-        for reward, over in torch.stack(steps).cpu().numpy():  # sync: a look at how it went
+        return torch.stack(steps)
+
+
+def _play_tensors(stretch: Callable[[], Tensor], tally: _Tally, wanted: Callable[[], bool]) -> None:
+    """All step, a while at a time; of those who play no more nothing is counted."""
+    while tally.playing.size and wanted():
+        for reward, over in stretch().cpu().numpy():  # sync: a look at how it went
             playing = tally.playing
             tally.count(reward[playing], over[playing] > 0, np.ones(len(playing), bool))
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stoker.config.schema import Config
 from stoker.errors import CheckpointError, StokerError, TrainingError
+from stoker.pools.on_device import DevicePool
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
@@ -28,6 +29,7 @@ from stoker.types import LearnReport
 
 _MOST_EMPTY = 100  # rollouts
 _STATUS_EVERY_S = 1.0
+_LOGS_APART_S = 0.25  # where iterations are many a second, and each log would wait for the device
 
 
 class Session:
@@ -47,7 +49,7 @@ class Session:
         self._go_on_from(counters or Counters())
         self._empty = 0
         self._pending = torch.zeros((), device=parts.device)  # skipped updates not yet counted
-        self._status_at = 0.0
+        self._status_at, self._logged_at = 0.0, time.perf_counter()
         self._decision: Decision | None = None
 
     def _go_on_from(self, counters: Counters) -> None:
@@ -100,8 +102,12 @@ class Session:
 
     @property
     def log_due(self) -> bool:
-        last = not self.unfinished
-        return last or self.counters.iteration % self.config.run.log_every == 0
+        every = self.config.run.log_every
+        if not self.unfinished:
+            return True
+        if every == 0 and isinstance(self.parts.pool, DevicePool):
+            return time.perf_counter() - self._logged_at >= _LOGS_APART_S
+        return self.counters.iteration % max(every, 1) == 0
 
     @property
     def eval_due(self) -> bool:
@@ -167,6 +173,7 @@ class Session:
         with self.parts.clock.phase("log"):
             self.record(fresh)
             self.write_status("running", at_most_every=_STATUS_EVERY_S)
+        self._logged_at = time.perf_counter()
         return Progress(
             counters.iteration,
             self.config.n_iterations,
@@ -239,6 +246,7 @@ class Session:
                 max_steps=run.eval_max_steps,
                 pool=self.config.env.pool,
                 wanted=lambda: not stop.requested,
+                captures=self.parts.whole.captures,
             )
         except StokerError as error:
             warnings.warn(f"The evaluation failed; training is not affected. {error}", stacklevel=2)

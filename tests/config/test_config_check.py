@@ -53,7 +53,7 @@ def test_the_largest_divisor_up_to_an_aim(total: int, aim: int) -> None:
         ("n_epochs", 0, 1),
         ("timesteps", 0, 1),
         ("seed", -1, 0),
-        ("log_every", 0, 1),
+        ("log_every", -1, 0),
         ("checkpoint_every", -1, 0),
         ("keep_checkpoints", 0, 1),
         ("eval_every", -1, 0),

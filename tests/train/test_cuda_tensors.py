@@ -15,6 +15,7 @@ from stoker.pools.draws import TensorRng, key_of
 from stoker.pools.tensor import TensorPool, describe_tensor_env
 from stoker.train import loop
 from stoker.train.build import build
+from stoker.train.evaluate import evaluate
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 from stoker.types import TensorEnv
@@ -153,3 +154,29 @@ def test_each_agent_of_a_population_learns_what_it_would_alone() -> None:
             if name.startswith("policy/"):
                 own = crowd[name.replace("policy/", "crowd/")][number]
                 torch.testing.assert_close(own, value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_captured_evaluation_plays_what_it_would_kernel_by_kernel(deterministic: bool) -> None:
+    given = {"env": "tensor/CartPole-v1", **SMALL, "device": "cuda", "precision": "fp32"}
+    parts = build(resolve({**given, "timesteps": 1024}, on_gpu=True))
+    found = []
+    for captures in (False, True):
+        parts.policy.generator.manual_seed(5)
+        found.append(
+            evaluate(
+                parts.policy,
+                EnvFactory("tensor/CartPole-v1"),
+                parts.pool.spec,
+                parts.device,
+                episodes=300,
+                seed=3,
+                max_steps=1000,
+                deterministic=deterministic,
+                pool="tensor",
+                captures=captures,
+            )
+        )
+    assert len(found[0].returns) == 300
+    assert found[1] == found[0]
+    parts.close()

@@ -38,6 +38,8 @@ class Lasting(tasks.Count):
 class Idle:
     """Always the first action."""
 
+    generator = torch.Generator()
+
     def draw_noise(self, rows: int) -> Tensor:
         return torch.zeros(rows)
 
