@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import io
 import math
 import os
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.runs.folder import METRICS_NAME, RunFolder
+from stoker.runs.lines import LineFile
 from stoker.runs.reader import parse_line
 from stoker.runs.strict_json import dumps
 
@@ -31,7 +31,7 @@ class Recorder:
     """
 
     def __init__(self, folder: RunFolder, *, wall_s_before: float = 0.0) -> None:
-        self._lines = _LineFile(folder.path / METRICS_NAME)
+        self._lines = LineFile(folder.path / METRICS_NAME)
         self._events = _Events(folder.path)
         self._started = time.monotonic() - wall_s_before
         self._warned = False
@@ -57,7 +57,9 @@ class Recorder:
     def truncate_after(self, step: int) -> None:
         """Drop what was recorded past environment step `step`, and a torn last line: the run goes
         on from there and will record it anew. TensorBoard is told to forget it too."""
-        self._lines.truncate_after(step)
+        self._lines.keep_while(
+            lambda line: _step_of(line) <= step
+        )  # steps only grow along the file
         self._events.forget_after(step)
         self._warn_once()
 
@@ -73,64 +75,10 @@ class Recorder:
             warnings.warn(f"{self.trouble} Training goes on.", stacklevel=3)
 
 
-class _LineFile:
-    """A file of whole lines: a line that a kill or a full disk cut off goes before the next."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.trouble: str | None = None
-        self._file: io.FileIO | None = None
-        self._end = 0  # where the last whole line ends
-
-    def append(self, line: bytes) -> None:
-        try:
-            file = self._opened()
-            file.truncate(self._end)
-            file.seek(self._end)
-            if file.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._end += len(line)
-            self.trouble = None
-        except OSError as error:
-            self._note(error)
-
-    def truncate_after(self, step: int) -> None:
-        try:
-            file = self._opened()
-            file.seek(0)
-            end = 0
-            for line in file.read(self._end).splitlines(keepends=True):
-                entry = parse_line(line)
-                if entry is not None and entry["env_steps"] > step:
-                    break
-                end += len(line)
-            # In place, which a full disk allows: steps only grow along the file.
-            self._end = end
-            file.truncate(end)
-        except OSError as error:
-            self._note(error)
-
-    def close(self) -> None:
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError as error:
-                self._note(error)
-            self._file = None
-
-    def _opened(self) -> io.FileIO:
-        # A deleted file takes lines as if nothing were amiss, and they are lost.
-        if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
-            self.close()
-        if self._file is None:
-            # Unbuffered: a line is with the system, and with its readers, once it is written.
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
-            self._file = io.FileIO(os.open(self.path, flags, 0o666), "r+")
-            self._end = self._file.readall().rfind(b"\n") + 1
-        return self._file
-
-    def _note(self, error: OSError) -> None:
-        self.trouble = f"Cannot write {self.path}: {error.strerror or error}."
+def _step_of(line: bytes) -> float:
+    """Of a line that is not whole, one before all others: what comes after it may be."""
+    entry = parse_line(line)
+    return -math.inf if entry is None else float(entry["env_steps"])
 
 
 @functools.cache
