@@ -249,6 +249,16 @@ class LearnReport(NamedTuple):
     skipped: Tensor  # updates not made because a loss or gradient was not finite
 
 
+class Stretch(NamedTuple):
+    """Some of a run's time: what its threads did in it, and what the machine did."""
+
+    at: float  # seconds of training before it
+    seconds: float  # that it took
+    threads: Mapping[str, Mapping[str, float]]  # by thread, seconds of each phase
+    gpu: Mapping[str, float]  # means of what is known, by the names of `monitor.records`
+    host: Mapping[str, float]
+
+
 class Policy(Protocol):
     """What the collector needs of a policy. Noise comes in as a tensor, so acting is pure."""
 

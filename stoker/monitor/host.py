@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +23,28 @@ _PROCESSES = (5.0, 0.0004)
 
 
 class HostReader:
-    """Samples of the host. `pid` is the process to watch, with all below it."""
+    """Samples of the host: of its cores and memory; and where `folder` is given, of the disk that
+    it lies on, and of the process `pid` with all below it."""
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None,
         pid: Callable[[], int | None] = lambda: None,
         cores_every_s: float = _CORES[0],
         cpu_clock: CpuClock = time.thread_time,
     ) -> None:
-        self._folder, self._pid = folder, pid
+        self._pid = pid
         self._crew = Crew()
         self._compared = False
         cores = ("cpu", "cores", "memory_used_gib", "memory_total_gib")
         disks = ("disk_used_gib", "disk_total_gib", "shm_used_gib", "shm_total_gib")
         processes = ("process_cores", "workers_cores")
-        rounds = [
-            Round(cores, self._cores_and_memory, cores_every_s, _CORES[1]),
-            Round(disks, self._disks, *_DISKS),
-            Round(processes, self._processes, *_PROCESSES),
-        ]
+        rounds = [Round(cores, self._cores_and_memory, cores_every_s, _CORES[1])]
+        if folder is not None:
+            rounds += [
+                Round(disks, partial(_disks, folder), *_DISKS),
+                Round(processes, self._processes, *_PROCESSES),
+            ]
         self._rounds = Rounds(rounds, cpu_clock)
 
     @property
@@ -65,19 +68,20 @@ class HostReader:
             "memory_total_gib": memory.total / _GIB,
         }
 
-    def _disks(self) -> dict[str, Any]:
-        disk_used, disk_total = disk_gib(self._folder)
-        shm_used, shm_total = disk_gib(_SHM)
-        return {
-            "disk_used_gib": disk_used,
-            "disk_total_gib": disk_total,
-            "shm_used_gib": shm_used,
-            "shm_total_gib": shm_total,
-        }
-
     def _processes(self) -> dict[str, Any]:
         process, workers = self._crew.cores(self._pid())
         return {"process_cores": process, "workers_cores": workers}
+
+
+def _disks(folder: Path) -> dict[str, Any]:
+    disk_used, disk_total = disk_gib(folder)
+    shm_used, shm_total = disk_gib(_SHM)
+    return {
+        "disk_used_gib": disk_used,
+        "disk_total_gib": disk_total,
+        "shm_used_gib": shm_used,
+        "shm_total_gib": shm_total,
+    }
 
 
 def disk_gib(folder: Path) -> tuple[float | None, float | None]:

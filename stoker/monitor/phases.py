@@ -49,12 +49,17 @@ class PhaseClock:
         """Seconds since the start."""
         return time.perf_counter() - self.start
 
-    def lap(self) -> tuple[float, dict[str, float]]:
-        """Seconds since the last lap, and the share of each phase in them; shares sum to 1."""
-        now, total, running = time.perf_counter(), dict(self.total), self._now
+    def so_far(self, now: float) -> dict[str, float]:
+        """Seconds of each phase since the start, by `now` of `time.perf_counter`."""
+        total, running = dict(self.total), self._now
         if running is not None:  # as far as it has come
             total[running] = total.get(running, 0.0) + max(0.0, now - self._since)
-        wall = max(now - self._lap_start, 1e-9)
+        return total
+
+    def lap(self) -> tuple[float, dict[str, float]]:
+        """Seconds since the last lap, and the share of each phase in them; shares sum to 1."""
+        now = time.perf_counter()
+        total, wall = self.so_far(now), max(now - self._lap_start, 1e-9)
         before = self._before_lap
         spent = {k: took - before.get(k, 0.0) for k, took in total.items() if took != before.get(k)}
         self._lap_start, self._before_lap = now, total

@@ -12,6 +12,7 @@ from stoker.monitor.gpu import GpuReader
 from stoker.monitor.host import HostReader
 from stoker.monitor.nvml import Found, open_chips, tell
 from stoker.monitor.records import GpuSample, HostSample, Series
+from stoker.monitor.tape import Tape
 
 _MOST_SHARE = 0.0045
 """Of a core, for everything; where a machine is so slow that 20 readings a second cost more, there
@@ -40,14 +41,17 @@ class Sampler:
     """Samples from `start` to `close`; each figure as often as it is worth, all for little.
 
     `uuid` names the one GPU to watch, which is known to be there: if it cannot be read, one
-    warning says why. Without it, all GPUs are watched, if there are any. `host` is the folder
-    whose disk is watched with the rest of the host; without it the host is not.
+    warning says why. Without it, all GPUs are watched, if there are any; or none, as `gpus` says.
+    `host` is the folder whose disk is watched with the rest of the host; without it the host is
+    not, or its cores and memory alone, as `cores` says.
     """
 
     def __init__(
         self,
         uuid: str | None = None,
+        gpus: bool = True,
         host: Path | None = None,
+        cores: bool = False,
         pid: int | None = None,
         host_every_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
@@ -58,8 +62,11 @@ class Sampler:
         self.trouble: str | None = None
         """Why no GPU is known, once that was looked for."""
         self.host: Series[HostSample] = Series()
-        self._uuid, self._clock = uuid, clock
-        self._host = HostReader(host, self._watched, host_every_s) if host is not None else None
+        self.tape: Tape | None = None
+        """What reads the threads of a run beside it all, while there is one."""
+        self._uuid, self._wants_gpus, self._clock = uuid, gpus, clock
+        watched = host is not None or cores
+        self._host = HostReader(host, self._watched, host_every_s) if watched else None
         self._readers: list[tuple[GpuReader, Series[GpuSample]]] = []
         self._found: Found | None = None
         self._over, self._opened = False, threading.Event()
@@ -85,6 +92,9 @@ class Sampler:
 
     def open(self) -> None:
         """Look for GPUs."""
+        if not self._wants_gpus:
+            self._opened.set()
+            return
         self._found = open_chips(self._uuid)
         self.trouble = self._found.trouble
         for chip in self._found.chips:
@@ -107,16 +117,25 @@ class Sampler:
             if self._host.due <= now:
                 self.host.add(self._host.sample(now))
             soonest = min(soonest, self._host.due)
+        tape = self.tape
+        if tape is not None and tape.due <= now:  # which nobody is woken for: that is dear
+            tape.read(now, self.gpus[0].series.latest if self.gpus else None, self.host.latest)
         return max(soonest - self._clock(), 0.0)
 
     def _sample(self) -> None:
         self.open()
         self._started, before = self._clock(), time.thread_time()
         while not self._over:
-            wait = rest_for(self._spent_s, self._clock() - self._started) or self.tick()
+            wait = self.tick()
             self._spent_s = time.thread_time() - before
-            time.sleep(min(wait, _LONGEST_WAIT_S))  # half as dear as waiting for an event
+            self._sleep(max(wait, rest_for(self._spent_s, self._clock() - self._started)))
         self._release()
+
+    def _sleep(self, seconds: float) -> None:
+        """Until then or the end; what waking up costs meanwhile does not make it longer."""
+        until = self._clock() + seconds
+        while not self._over and (left := until - self._clock()) > 0:
+            time.sleep(min(left, _LONGEST_WAIT_S))  # half as dear as waiting for an event
 
     def _release(self) -> None:
         for reader, _ in self._readers:

@@ -18,6 +18,7 @@ from stoker.runs.strict_json import dumps, loads, write_atomically
 CONFIG_NAME = "config.yaml"
 STATUS_NAME = "status.json"
 METRICS_NAME = "metrics.jsonl"
+TIMELINE_NAME = "timeline.jsonl"
 POPULATION_NAME = "population.json"
 LINEAGE_NAME = "lineage.json"
 CHECKPOINTS_NAME = "checkpoints"

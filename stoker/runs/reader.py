@@ -13,6 +13,7 @@ from stoker.runs.folder import METRICS_NAME, STATUS_NAME, RunFolder, is_run
 from stoker.runs.lock import is_locked
 from stoker.runs.process import is_alive
 from stoker.runs.strict_json import loads
+from stoker.runs.timeline import read_timeline as read_timeline
 
 # A trainer rewrites its status every few seconds; one this old, far away, has been preempted.
 _TRUST_S = 300.0

@@ -44,7 +44,7 @@ from stoker.train.sizes import (
 )
 from stoker.train.sources import EnvSource, factory_of, make_pool, own_copies
 from stoker.train.swap import Swap, whole_lesson
-from stoker.train.watch import watch_gpu
+from stoker.train.watch import watch_over
 from stoker.types import (
     EnvSpec,
     LearnReport,
@@ -129,7 +129,7 @@ def _assemble(
         collection.trial,
         pinned,
         whole,
-        watch=watch_gpu(config, device),
+        watch=watch_over(config, device),
     )
     if isinstance(pool, TensorPool):
         _prepare_kernels(parts, pool)

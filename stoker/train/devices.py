@@ -59,6 +59,12 @@ def describe(device: torch.device) -> str:
     return f"CPU, {usable_cores()} cores, {free_memory(device) / 2**30:.1f} GiB free"
 
 
+def hardware(device: torch.device) -> dict[str, Any]:
+    """What a run's figures are of: the name of its GPU, None without one, and its cores."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {"gpu": gpu, "cores": usable_cores()}
+
+
 def pin(memory: Any) -> bool:
     """Lock a block of host memory, so that a GPU copies from it at full speed, without waiting.
 

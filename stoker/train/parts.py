@@ -28,7 +28,7 @@ from stoker.train import devices, population
 from stoker.train.fused import SHUFFLED_APART, Fused
 from stoker.train.overlap import Decision
 from stoker.train.population import Standing
-from stoker.train.watch import GpuWatch
+from stoker.train.watch import Watch
 from stoker.types import LearnReport
 
 _SEEDS_APART = 1_000_003
@@ -74,8 +74,8 @@ class Parts:
     """How whole rollouts and whole lessons run, where environments are tensors."""
     fused: Fused | None = None
     """Acts and learns in kernels, where these have taken over."""
-    watch: GpuWatch | None = None
-    """Samples the GPU, where there is one and that is wanted."""
+    watch: Watch | None = None
+    """Samples the machine, unless that is not wanted."""
 
     @property
     def policy(self) -> ActorCritic:
@@ -97,6 +97,11 @@ class Parts:
         for timed in (self.trial, self.watch):
             if timed is not None:
                 timed.begin_anew()
+
+    def clocks(self) -> dict[str, PhaseClock]:
+        """Of each thread that trains."""
+        alone = self.collect_clock is self.clock
+        return {"learner": self.clock, **({} if alone else {"collector": self.collect_clock})}
 
     def gpu_metrics(self) -> dict[str, float]:
         """What the GPU did since the last call, as far as that is known."""

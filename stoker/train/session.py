@@ -14,13 +14,15 @@ from torch import Tensor
 
 from stoker.config.schema import Config
 from stoker.errors import CheckpointError, StokerError, TrainingError
+from stoker.monitor.verdict import Verdict
 from stoker.pools.on_device import DevicePool
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
 from stoker.runs.recorder import Recorder
-from stoker.train import memory, population, spec_json
+from stoker.train import devices, memory, population, spec_json
 from stoker.train.evaluate import EvalReport, evaluate
+from stoker.train.judging import verdict_on
 from stoker.train.overlap import COLLECTING, LEARNING, Decision
 from stoker.train.parts import Parts
 from stoker.train.progress import Counters, Progress
@@ -51,6 +53,8 @@ class Session:
         self._pending = torch.zeros((), device=parts.device)  # skipped updates not yet counted
         self._status_at, self._logged_at = 0.0, time.perf_counter()
         self._decision: Decision | None = None
+        self._verdict: Verdict | None = None
+        self._hardware = devices.hardware(parts.device)
 
     def _go_on_from(self, counters: Counters) -> None:
         self.counters = counters
@@ -67,6 +71,17 @@ class Session:
         """Time from now on: what went before was building."""
         self._started = time.perf_counter()
         self.parts.restart_clocks()
+
+    def begin_timeline(self) -> None:
+        """Write down, from now on, where the time goes."""
+        if self.folder is not None and self.parts.watch is not None:
+            clocks = self.parts.clocks()
+            self.parts.watch.begin_timeline(self.folder, clocks, lambda: self.wall_s)
+
+    def judge(self) -> Verdict | None:
+        """The verdict so far, which the status has from now on."""
+        self._verdict = verdict_on(self.parts, self.steps_made)
+        return self._verdict
 
     @property
     def config(self) -> Config:
@@ -343,7 +358,8 @@ class Session:
         if self.folder is None or now - self._status_at < at_most_every:
             return
         self._status_at = now
-        trouble = self.trouble or (self._recorder.trouble if self._recorder else None)
+        if state == "running":
+            self.judge()
         status = {
             "state": state,
             "env": self.parts.pool.spec.name,
@@ -354,13 +370,24 @@ class Session:
             "overlap_efficiency": self.overlap_efficiency,
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "trouble": trouble,
+            **self._hardware,
+            "verdict": None if self._verdict is None else self._verdict.paragraph,
+            "trouble": self._any_trouble,
             **self.metrics,
         }
         try:
             self.folder.write_status(status)
         except OSError as error:
             self.trouble = f"status.json could not be written: {error}"
+
+    @property
+    def _any_trouble(self) -> str | None:
+        watch = self.parts.watch
+        return (
+            self.trouble
+            or (self._recorder.trouble if self._recorder else None)
+            or (watch.trouble if watch else None)
+        )
 
     @property
     def overlap_efficiency(self) -> float | None:
@@ -372,6 +399,8 @@ class Session:
         return longer / max(self.parts.clock.elapsed(), 1e-9) if longer else None
 
     def close(self) -> None:
+        if self.parts.watch is not None:
+            self.parts.watch.end_timeline()
         if self._recorder is not None:
             self._recorder.close()
 

@@ -20,7 +20,6 @@ from stoker.runs.reader import summarise
 from stoker.train import loop, spec_json
 from stoker.train.build import build
 from stoker.train.evaluate import EvalReport
-from stoker.train.judging import verdict_on
 from stoker.train.overlap import Decision
 from stoker.train.parts import Parts
 from stoker.train.population import Standing
@@ -133,6 +132,7 @@ def conduct(session: Session, audience: Audience, own_process: bool = True) -> O
             audience.begins(session.config, session.parts.decisions, session.where)
             session.write_status("running")
             session.start_clocks()
+            session.begin_timeline()
             state = _run(session, audience, stop)
             outcome = _outcome(session, state, stop)
     except (EnvError, WorkerError, MemoryShortError):
@@ -175,7 +175,7 @@ def _outcome(session: Session, state: str, stop: StopRequest) -> Outcome:
         session.where,
         session.parts.standings(),
         session.parts.watch.overall() if session.parts.watch else {},
-        verdict_on(session.parts, session.steps_made),
+        session.judge(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -159,3 +160,15 @@ def test_a_sampler_that_has_spent_too_much_rests_and_still_ends_at_once(
         began = time.monotonic()
         sampler.close()
         assert time.monotonic() - began < 1.0
+
+
+def test_a_sampler_that_spends_too_much_still_samples_between_rests(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the clock costs 5 ms: waking up must not put off the next sample for ever."""
+    monkeypatch.setattr("stoker.monitor.sampler._CREDIT_S", 0.0)
+    monkeypatch.setattr("stoker.monitor.sampler._MOST_SHARE", 0.5)
+    spent = itertools.count(0.0, 0.005)
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent))
+    with Sampler():
+        wait_for(lambda: nvml.asked.count("nvmlDeviceGetUtilizationRates") >= 5)

@@ -21,7 +21,7 @@ from stoker.config import resolve
 from stoker.monitor.records import GpuSample
 from stoker.monitor.sampler import Gpu, Sampler, Series
 from stoker.train.start import Audience, train
-from stoker.train.watch import GpuWatch, watch_gpu
+from stoker.train.watch import Watch, watch_over
 
 
 class Clock:
@@ -42,15 +42,15 @@ def series() -> Series[GpuSample]:
 
 
 @pytest.fixture
-def watch(clock: Clock, series: Series[GpuSample]) -> GpuWatch:
+def watch(clock: Clock, series: Series[GpuSample]) -> Watch:
     """Of a sampler that samples what a test adds to its series."""
     sampler = Sampler()
     sampler.gpus = (Gpu(0, "Fake", None, series),)
-    return GpuWatch(sampler, clock)
+    return Watch(sampler, clock=clock)
 
 
 def test_metrics_are_means_since_the_last_time(
-    watch: GpuWatch, clock: Clock, series: Series[GpuSample]
+    watch: Watch, clock: Clock, series: Series[GpuSample]
 ) -> None:
     for at, busy in ((1.0, 0.2), (2.0, 0.4), (3.0, 0.9)):
         series.add(GpuSample(at, busy=busy))
@@ -65,7 +65,7 @@ def test_metrics_are_means_since_the_last_time(
 
 
 def test_what_is_unknown_is_left_out_and_words_become_a_number(
-    watch: GpuWatch, clock: Clock, series: Series[GpuSample]
+    watch: Watch, clock: Clock, series: Series[GpuSample]
 ) -> None:
     clock.now = 1.0
     series.add(GpuSample(0.5))
@@ -79,7 +79,7 @@ def test_what_is_unknown_is_left_out_and_words_become_a_number(
 
 
 def test_the_whole_run_weighs_by_time_what_was_known(
-    watch: GpuWatch, clock: Clock, series: Series[GpuSample]
+    watch: Watch, clock: Clock, series: Series[GpuSample]
 ) -> None:
     assert watch.overall() == {}
     for at, busy in ((1.0, 1.0), (2.0, None), (5.0, 0.5)):  # intervals of 1, 1 and 3 s
@@ -93,15 +93,19 @@ def settings(**more: Any) -> dict[str, Any]:
     return {"env": "CartPole-v1", "device": "cpu", "timesteps": 512, "eval_episodes": 0, **more}
 
 
-def test_only_a_run_on_a_gpu_is_watched_and_only_if_wanted(
+def test_a_gpu_is_sampled_only_by_a_run_on_one_and_only_if_wanted(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = types.SimpleNamespace(uuid="whole-0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert watch_gpu(resolve(settings()), cpu) is None
-    assert watch_gpu(resolve(settings(monitor=False)), gpu) is None
-    watch = watch_gpu(resolve(settings()), gpu)
+    for device in (cpu, gpu):
+        assert watch_over(resolve(settings(monitor=False)), device) is None
+    without = watch_over(resolve(settings()), cpu)
+    assert without is not None
+    without.begin_anew()
+    without.close()
+    watch = watch_over(resolve(settings()), gpu)
     assert watch is not None
     assert nvml.asked == []  # until the run begins
     watch.begin_anew()
@@ -110,7 +114,7 @@ def test_only_a_run_on_a_gpu_is_watched_and_only_if_wanted(
     assert nvml.open == 0
 
 
-def wait_for_busy(watch: GpuWatch) -> None:
+def wait_for_busy(watch: Watch) -> None:
     deadline = time.monotonic() + 20
     while "gpu/busy" not in watch.metrics():
         assert time.monotonic() < deadline
@@ -128,7 +132,7 @@ def test_it_can_be_turned_off_with_a_flag_and_in_a_file(tmp_path: Path) -> None:
 class Losing(Audience):
     """Waits for the first sample when the run begins, and takes NVML away after two logs."""
 
-    def __init__(self, nvml: FakeNvml, watch: GpuWatch) -> None:
+    def __init__(self, nvml: FakeNvml, watch: Watch) -> None:
         self._nvml, self._watch = nvml, watch
 
     def progresses(self, progress: Any) -> None:
@@ -142,8 +146,8 @@ class Losing(Audience):
 def test_a_run_logs_what_its_gpu_does_until_that_is_unknown(
     nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = GpuWatch(Sampler(uuid="whole-0"))
-    monkeypatch.setattr("stoker.train.build.watch_gpu", lambda config, device: watch)
+    watch = Watch(Sampler(uuid="whole-0"))
+    monkeypatch.setattr("stoker.train.build.watch_over", lambda config, device: watch)
     given = settings(timesteps=1024, n_steps=256, n_envs=1, batch_size=64, runs_dir=str(tmp_path))
     config = resolve({**given, "run_name": "watched"})
     with pytest.warns(UserWarning, match="no longer answers") as told:
