@@ -76,6 +76,17 @@ COMMANDS = {
             "stoker monitor --csv --every 5 > machine.csv",
         ),
     ),
+    "report": Command(
+        "stoker.cli.report",
+        "report",
+        "say where the time of a run went, or compare runs, on a page",
+        (
+            "stoker report my-run",
+            "stoker report before after --out comparison.html",
+            "stoker report my-run --trace my-run.trace.json",
+            "stoker report my-run --json",
+        ),
+    ),
     "site": Command(
         "stoker.cli.site",
         "site",

@@ -203,7 +203,8 @@ def _describe_end(outcome: Outcome) -> RenderableType:
     if outcome.path is not None:
         again = "eval" if outcome.state == "finished" else "resume"
         table.add_row("run", Text(str(outcome.path), overflow="fold"))
-        table.add_row("next", Text(f"stoker {again} {outcome.path}", "bold", overflow="fold"))
+        for what, command in (("next", again), ("", "report")):
+            table.add_row(what, Text(f"stoker {command} {outcome.path}", "bold", overflow="fold"))
     return Panel(table, title=outcome.state, title_align="left", expand=False)
 
 

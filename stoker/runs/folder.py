@@ -20,6 +20,7 @@ STATUS_NAME = "status.json"
 METRICS_NAME = "metrics.jsonl"
 TIMELINE_NAME = "timeline.jsonl"
 POPULATION_NAME = "population.json"
+REPORT_NAME = "report.html"
 LINEAGE_NAME = "lineage.json"
 CHECKPOINTS_NAME = "checkpoints"
 

@@ -14,6 +14,8 @@ from stoker.runs.lock import is_locked
 from stoker.runs.process import is_alive
 from stoker.runs.strict_json import loads
 from stoker.runs.timeline import read_timeline as read_timeline
+from stoker.runs.timeline import squeezed as squeezed
+from stoker.types import Stretch as Stretch
 
 # A trainer rewrites its status every few seconds; one this old, far away, has been preempted.
 _TRUST_S = 300.0
@@ -39,6 +41,17 @@ class RunSummary(NamedTuple):
     """Unix time of the last status."""
 
 
+class Run(NamedTuple):
+    """All that a run tells of itself; what is missing or damaged is empty."""
+
+    summary: RunSummary
+    status: dict[str, Any]
+    """The last that the trainer wrote."""
+    config: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    timeline: list[Stretch]
+
+
 def list_runs(runs_dir: Path) -> list[RunSummary]:
     """Every run in `runs_dir` by name; what is no run is passed over."""
     try:
@@ -51,20 +64,44 @@ def summarise(path: Path) -> RunSummary:
     """The run at `path` at a glance. A damaged file makes its figures unknown, never an error."""
     folder = RunFolder(path)
     status = _readable(folder.read_status)
-    env_steps = _number(status, "env_steps")
+    env_steps = number_of(status, "env_steps")
     updated = _modified(path / STATUS_NAME)
     return RunSummary(
         name=folder.name,
         path=path,
         state=_state(path, status, updated),
-        env=_text(_readable(folder.read_config), "env"),
+        env=text_of(_readable(folder.read_config), "env"),
         env_steps=None if env_steps is None else int(env_steps),
-        sps=_number(status, "sps"),
-        wall_s=_number(status, "wall_s"),
-        reward=_number(status, "rollout/ep_rew_mean"),
-        eval_reward=_number(status, "eval/mean_reward"),
+        sps=number_of(status, "sps"),
+        wall_s=number_of(status, "wall_s"),
+        reward=number_of(status, "rollout/ep_rew_mean"),
+        eval_reward=number_of(status, "eval/mean_reward"),
         updated=updated,
     )
+
+
+def read_run(path: Path) -> Run:
+    """The run at `path`, dead or alive. What a damaged file held is unknown, never an error."""
+    folder = RunFolder(path)
+    return Run(
+        summarise(path),
+        _readable(folder.read_status),
+        _readable(folder.read_config),
+        read_metrics(path),
+        read_timeline(path),
+    )
+
+
+def number_of(entry: Mapping[str, Any], name: str) -> float | None:
+    """A number of a status or of a line of metrics; None is unknown."""
+    value = entry.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def text_of(entry: Mapping[str, Any], name: str) -> str | None:
+    """A text of a status or of settings; None is unknown."""
+    value = entry.get(name)
+    return value if isinstance(value, str) else None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -74,7 +111,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     try:
         lines = (path / METRICS_NAME).read_bytes().splitlines()
-    except FileNotFoundError:
+    except OSError:
         return []
     return [entry for line in lines if (entry := parse_line(line)) is not None]
 
@@ -85,7 +122,7 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
         entry = loads(line)
     except ValueError:
         return None
-    if not isinstance(entry, dict) or _number(entry, "env_steps") is None:
+    if not isinstance(entry, dict) or number_of(entry, "env_steps") is None:
         return None
     return entry
 
@@ -102,7 +139,7 @@ def _state(path: Path, status: Mapping[str, Any], updated: float | None) -> str:
     locked = is_locked(path)
     if locked:
         return "running"
-    state = _text(status, "state") or "unknown"
+    state = text_of(status, "state") or "unknown"
     if state != "running":
         return state
     return "running" if locked is None and _seems_alive(status, updated) else "died"
@@ -113,7 +150,7 @@ def _seems_alive(status: Mapping[str, Any], updated: float | None) -> bool:
     if status.get("host") not in (None, socket.gethostname()):
         # Another machine's processes cannot be seen from here: its word stands while it is fresh.
         return updated is not None and time.time() - updated < _TRUST_S
-    pid = _number(status, "pid")
+    pid = number_of(status, "pid")
     return pid is None or is_alive(int(pid), at=updated)
 
 
@@ -122,13 +159,3 @@ def _modified(path: Path) -> float | None:
         return path.stat().st_mtime
     except OSError:
         return None
-
-
-def _number(entry: Mapping[str, Any], name: str) -> float | None:
-    value = entry.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _text(entry: Mapping[str, Any], name: str) -> str | None:
-    value = entry.get(name)
-    return value if isinstance(value, str) else None

@@ -53,6 +53,12 @@ def coarsened(stretches: Iterable[Stretch], width: float) -> list[Stretch]:
     return [join(list(inside)) for _, inside in cells]
 
 
+def squeezed(stretches: Sequence[Stretch], most: int) -> list[Stretch]:
+    """As many as that at most, for whoever has no room for more."""
+    last = stretches[-1].at if stretches else 0.0
+    return coarsened(stretches, cell_width(last, most))
+
+
 def _sums(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for part in parts:

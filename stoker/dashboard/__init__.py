@@ -1,0 +1,1 @@
+"""What runs tell, dead or alive: pages for a browser, and files for other programs."""
