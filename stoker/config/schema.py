@@ -276,7 +276,8 @@ class RunSettings:
     eval_max_steps: Annotated[int, COUNT] = 10_000
     """An evaluation episode longer than this is given up."""
     monitor: bool = True
-    """Sample what the GPU does while training on it, and log it as `gpu/...` (docs/monitor.md)."""
+    """Sample what threads, cores and the GPU do while training: for `gpu/...` in the log, and for
+    `stoker report` (docs/monitor.md)."""
     stop_deadline: float = 30.0
     """Seconds after Ctrl-C or SIGTERM in which the iteration may end and be saved."""
     require_reward: float | None = None

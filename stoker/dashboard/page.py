@@ -224,5 +224,6 @@ def _dot(colour: str) -> str:
 
 def _chart(place: str, drawn: dict[str, Chart], otherwise: str) -> str:
     if place in drawn:
-        return f'<div class="chart" id="{place}"></div>'
+        height = drawn[place]["layout"]["height"]  # which plotly lets go of while a window changes
+        return f'<div class="chart"><div id="{place}" style="height:{height}px"></div></div>'
     return f'<p class="soft">{otherwise}</p>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,28 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return [read_run(path) for path in (hostile, without, bare)]
 
 
+def drawn_widths(shown: Any) -> list[float]:
+    drawn: list[float] = shown.evaluate(
+        "[...document.querySelectorAll('.chart .main-svg')]"
+        ".map(drawn => drawn.getBoundingClientRect().width)"
+    )
+    return drawn
+
+
+def assert_charts_fit(shown: Any, width: int) -> None:
+    """Each in its frame, which is nearly as wide as the screen."""
+    frames = shown.locator(".chart")
+    assert frames.count() == 4  # reward, speed and two timelines
+    for number in range(frames.count()):
+        frame = frames.nth(number).bounding_box()
+        drawn = frames.nth(number).locator(".main-svg").first.bounding_box()
+        assert drawn["width"] > 0.75 * width
+        assert 0 <= drawn["x"] <= drawn["x"] + drawn["width"] <= width
+        assert drawn["height"] > 200
+        assert drawn["y"] >= frame["y"]
+        assert drawn["y"] + drawn["height"] <= frame["y"] + frame["height"]
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
 def test_a_browser_shows_it_without_an_error_and_asks_nobody(
     browser: Any, runs: list[Run], tmp_path: Path, width: int, scheme: str
@@ -175,13 +198,7 @@ def test_a_browser_shows_it_without_an_error_and_asks_nobody(
     assert [url for url in asked if url != file.as_uri() and not url.startswith("data:")] == []
     assert shown.evaluate("window.hacked") is None
     assert shown.locator("img").count() == 0
-    charted = shown.locator(".chart")
-    assert charted.count() == 4  # reward, speed and two timelines
-    for number in range(charted.count()):
-        box = charted.nth(number).locator(".main-svg").first.bounding_box()
-        assert box["width"] > 0.75 * width
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= width
+    assert_charts_fit(shown, width)
     # Nothing is wider than the screen, but for the table, which scrolls by itself.
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     smallest = shown.evaluate(
@@ -191,5 +208,11 @@ def test_a_browser_shows_it_without_an_error_and_asks_nobody(
     assert smallest >= 11
     dark = shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 27)"
     assert dark == (scheme == "dark")
+    shown.set_viewport_size({"width": 700, "height": 900})
+    deadline = time.monotonic() + 20
+    while max(drawn_widths(shown)) > 700 or min(drawn_widths(shown)) < 600:
+        assert time.monotonic() < deadline
+        shown.wait_for_timeout(20)
+    assert_charts_fit(shown, 700)
     assert told == []
     context.close()
