@@ -29,14 +29,19 @@ def dump_settings(settings: Mapping[str, Any]) -> str:
 
 def parse_settings(text: str | bytes) -> dict[str, Any]:
     """One flat mapping of settings by name; ValueError for anything else."""
-    try:
-        _refuse_bombs(text)
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"it is not YAML that can be loaded safely: {error}") from error
+    content = parse_yaml(text)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError("it must hold settings by name, such as 'n_envs: 8'")
     return content
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """Plain values, loaded safely; ValueError for anything else."""
+    try:
+        _refuse_bombs(text)
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"it is not YAML that can be loaded safely: {error}") from error
 
 
 def _refuse_bombs(text: str | bytes) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import Any
 
-_ONE_THREAD = dict.fromkeys(
+ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 
@@ -39,11 +39,11 @@ def _worker_surroundings(context: Any) -> Iterator[None]:
     """
     main = sys.modules["__main__"]
     hidden = {name: getattr(main, name, None) for name in ("__spec__", "__file__")}
-    kept = {name: os.environ.get(name) for name in _ONE_THREAD}
+    kept = {name: os.environ.get(name) for name in ONE_THREAD}
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["stoker.pools.worker"])
     try:
-        os.environ.update({name: os.environ.get(name, one) for name, one in _ONE_THREAD.items()})
+        os.environ.update({name: os.environ.get(name, one) for name, one in ONE_THREAD.items()})
         main.__spec__ = None
         if hidden["__file__"] is not None:
             del main.__file__

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import warnings
 from pathlib import Path
@@ -40,10 +39,10 @@ from stoker.runs.manifest import (
     refuse_pickle,
     verified_contents,
 )
+from stoker.runs.steps import list_steps as list_steps
+from stoker.runs.steps import step_name as step_name
 from stoker.runs.strict_json import dumps, loads
 from stoker.runs.temporary import remove_leftovers, remove_tree, sync_folder, temporary_sibling
-
-_STEP = re.compile(r"(?:\.replaced-)?step-(\d{12,})")
 
 
 class Checkpoint(NamedTuple):
@@ -52,13 +51,6 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]  # any shape and dtype; on the CPU when loaded
     state: dict[str, Any]  # as JSON: a tuple comes back as a list, a non-finite number as None
     config: dict[str, Any]  # the resolved settings, flat
-
-
-def step_name(step: int) -> str:
-    """The folder name of the checkpoint at environment step `step`; names sort as steps do."""
-    if step < 0:
-        raise ValueError(f"a step is 0 or more, not {step}")
-    return f"step-{step:012d}"
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -109,21 +101,6 @@ def load(folder: Path) -> Checkpoint:
             "written by this Stoker; load another checkpoint."
         ) from error
     return Checkpoint(tensors, state, config)
-
-
-def list_steps(parent: Path) -> list[tuple[int, Path]]:
-    """The checkpoints in `parent` by step, ascending; whether they are valid is not looked at."""
-    found: dict[int, Path] = {}
-    try:
-        entries = sorted(parent.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    # ".replaced-" sorts before "step-": it is listed only where its successor is not there.
-    for path in entries:
-        match = _STEP.fullmatch(path.name)
-        if match and path.is_dir() and not path.is_symlink():
-            found[int(match[1])] = path
-    return sorted(found.items())
 
 
 def load_newest(parent: Path) -> tuple[Path, Checkpoint]:
