@@ -87,6 +87,16 @@ COMMANDS = {
             "stoker report my-run --json",
         ),
     ),
+    "pack": Command(
+        "stoker.cli.pack",
+        "pack",
+        "train several runs at once on one GPU",
+        (
+            "stoker pack -n 4 -- train --env CartPole-v1 --preset heavy --timesteps 2M",
+            "stoker pack jobs.yaml --at-once 2 --json",
+            "stoker pack -n 8 --cores-each 4 --mps off -- train --env Acrobot-v1 --seed 10",
+        ),
+    ),
     "site": Command(
         "stoker.cli.site",
         "site",

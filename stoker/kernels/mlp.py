@@ -32,9 +32,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 _MOST_INPUTS = 256
-_MOST_HIDDEN = 128
+MOST_HIDDEN = 128
 _MOST_OUTPUTS = 64
-_DEEPEST = 4
+DEEPEST = 4
 _PART_ROWS = 64  # fewer would leave a tile unfilled
 _PARTS_A_CORE = 1
 
@@ -135,8 +135,8 @@ def fits(net: Net) -> bool:
     """Whether the kernels take this net: small enough to stay on the chip throughout a pass."""
     return (
         net.inputs <= _MOST_INPUTS
-        and len(net.hidden) <= _DEEPEST
-        and all(width <= _MOST_HIDDEN for width in net.hidden)
+        and len(net.hidden) <= DEEPEST
+        and all(width <= MOST_HIDDEN for width in net.hidden)
         and net.outputs <= _MOST_OUTPUTS
         and net.activation in ACTIVATIONS
         and net.head in heads.HEADS
