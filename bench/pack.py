@@ -33,7 +33,7 @@ _LONGEST_S = 55.0
 _COMMAND = (sys.executable, "-m", "stoker.cli.job")
 _HEAVY = "--preset heavy" if _HAS_GPU else "--n-envs 4 --n-steps 64 --batch-size 64 --n-epochs 4"
 _SAME_WORK = "--target-kl None --eval-episodes 0 --timesteps 100G --checkpoint-every 100G"
-_SHOWN = ("measured_s", "gpu", "mps", "at_once", "verdict")
+_SHOWN = ("measured_s", "gpu", "mps", "at_once")
 
 
 class Side(NamedTuple):

@@ -48,8 +48,9 @@ class Gated(gymnasium.Env):
 '''
 TRAIN = (
     "train --env gated:Gated --pool inline --device cpu --n-envs 1 --n-steps 128 --batch-size 64 "
-    "--n-epochs 1 --network-arch 8 --timesteps 640 --checkpoint-every 128 --eval-episodes 0"
+    "--n-epochs 1 --network-arch 8 --checkpoint-every 128 --eval-episodes 0"
 )
+SHORT, LONG = f"{TRAIN} --timesteps 640", f"{TRAIN} --timesteps 10M"
 DEADLINE_S = 90
 
 
@@ -79,7 +80,7 @@ def at_the_gate(runs: Path, *names: str) -> bool:
 
 
 def test_a_job_that_is_killed_goes_on_from_its_checkpoint(runs: Path, start_stoker: Start) -> None:
-    words = f"pack -n 2 --name p --no-baseline --at-once 2 --json -- {TRAIN} --seed 5"
+    words = f"pack -n 2 --name p --no-baseline --at-once 2 --json -- {SHORT} --seed 5"
     process = start_stoker(*words.split())
     until(lambda: at_the_gate(runs, "p-s5", "p-s6"), process)
     (killed,) = pids(runs, "p-s6")
@@ -104,7 +105,7 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(runs: Path, start_stok
 
 
 def test_ctrl_c_has_every_job_save_and_leave(runs: Path, start_stoker: Start) -> None:
-    words = f"pack -n 3 --name p --no-baseline --at-once 2 -- {TRAIN}"
+    words = f"pack -n 3 --name p --no-baseline --at-once 2 -- {LONG}"
     process = start_stoker(*words.split())
     until(lambda: at_the_gate(runs, "p-s0", "p-s1"), process)
     process.send_signal(signal.SIGINT)
@@ -123,7 +124,7 @@ def test_ctrl_c_has_every_job_save_and_leave(runs: Path, start_stoker: Start) ->
 
 
 def test_no_job_outlives_a_packer_that_is_killed(runs: Path, start_stoker: Start) -> None:
-    process = start_stoker(*f"pack --no-baseline -- {TRAIN} --run-name orphan".split())
+    process = start_stoker(*f"pack --no-baseline -- {LONG} --run-name orphan".split())
     until(lambda: at_the_gate(runs, "orphan"), process)
     (job,) = pids(runs, "orphan")
     process.kill()
