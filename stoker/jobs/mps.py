@@ -31,7 +31,7 @@ class Mps:
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        self.why_not: str | None = None
+        self.why_not: str | None = "it was not started"
         """Why it does not run; None while it does."""
 
     @property
