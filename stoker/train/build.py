@@ -37,11 +37,7 @@ from stoker.train import devices, memory, population
 from stoker.train.fused import SHUFFLED_APART, Fused, why_not
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.parts import Lesson, Parts
-from stoker.train.sizes import (
-    capacity,
-    may_overlap,
-    rollout_size,
-)
+from stoker.train.sizes import as_size, capacity, may_overlap, memory_need, rollout_size
 from stoker.train.sources import EnvSource, factory_of, make_pool, own_copies
 from stoker.train.swap import Swap, whole_lesson
 from stoker.train.watch import watch_over
@@ -108,7 +104,7 @@ def _assemble(
     memory.save_updates(learner)
     pinned = pool.memory if _pins(pool, device) else None  # before somebody copies from it
     collection = _make_collector(config, device, pool, policy, whole)
-    decisions = decisions + _describe_choices(config, device, policy, collection)
+    decisions = decisions + _describe_choices(config, device, pool.spec, policy, collection)
     lesson = _lesson(policy, learner, collection.collector)
     if isinstance(collection.collector, DeviceCollector):
         once = functools.partial(lesson, collection.collector.storage)
@@ -299,7 +295,11 @@ def _loss_of(policy: ActorCritic, config: Config) -> LossFunction:
 
 
 def _describe_choices(
-    config: Config, device: torch.device, policy: ActorCritic, collection: _Collection
+    config: Config,
+    device: torch.device,
+    spec: EnvSpec,
+    policy: ActorCritic,
+    collection: _Collection,
 ) -> list[Decision]:
     count = sum(parameter.numel() for parameter in policy.parameters())
     asked = config.compute.device
@@ -329,4 +329,11 @@ def _describe_choices(
             f"{collection.storage_bytes / 1024:,.0f} KiB on the {device.type}",
             "one rollout" if collection.trial is None and not collection.collector.ahead else "two",
         ),
+        _describe_memory(config, device, spec),
     ]
+
+
+def _describe_memory(config: Config, device: torch.device, spec: EnvSpec) -> Decision:
+    need = memory_need(config, spec, device)
+    host = f"; workers take {as_size(need.workers)} more" if need.workers else ""
+    return Decision("memory", f"about {as_size(need.total)}", f"{need.arithmetic}{host}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from stoker.config.presets import PRESETS, largest_that_fits
 from stoker.config.schema import Config
 from stoker.errors import ConfigError
 from stoker.nn.actor_critic import ActorCritic
+from stoker.pools.rows import Rows
 from stoker.train import devices
 from stoker.types import EnvSpec
 
@@ -22,6 +24,8 @@ _FEWEST_STEPS = 8
 _UNEVEN = 1.5
 """How many times the mean an environment may contribute to a rollout, where each goes freely."""
 
+_WORKER_BYTES = 40 << 20
+"""Of a worker process before it makes environments (measured: 33 MiB, a third of them its own)."""
 _FIXED_BYTES = 5 * 4 + 8 + 3
 """Of a row: two log-probabilities, two values and the reward; the version; three flags."""
 
@@ -83,29 +87,77 @@ def rollout_size(spec: EnvSpec, n_steps: int, n_envs: int) -> int:
     return (n_steps + 1) * n_envs * (observed + acted + _FIXED_BYTES) + n_envs * (observed + 4)
 
 
+class MemoryNeed(NamedTuple):
+    """Bytes that a run will take, about, and what there is."""
+
+    device: str
+    rollouts: int
+    network: int
+    """Weights, gradients and the optimiser's two moments."""
+    minibatch: int
+    """What an update keeps of the rows that go through the network at once."""
+    free: int
+    workers: int
+    """On the host: worker processes, without what environments allocate; and what they share."""
+    host_free: int
+
+    @property
+    def total(self) -> int:
+        """On the device."""
+        return self.rollouts + self.network + self.minibatch
+
+    @property
+    def arithmetic(self) -> str:
+        return (
+            f"rollout {as_size(self.rollouts)}, network and optimiser {as_size(self.network)}, "
+            f"minibatch {as_size(self.minibatch)}; {as_size(self.free)} are free"
+        )
+
+
+def as_size(count: int) -> str:
+    """Bytes in a unit that suits them."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def memory_need(
+    config: Config, spec: EnvSpec, device: torch.device, elsewhere: bool | None = None
+) -> MemoryNeed:
+    """Before anything is made; `elsewhere` says that environments may step in other processes.
+
+    Left out, it is known, since the pool has been chosen.
+    """
+    processes = config.env.pool in ("process", "io")
+    elsewhere = processes if elsewhere is None else elsewhere
+    overlaps = may_overlap(config, elsewhere)
+    rows = capacity(config) if overlaps and elsewhere else config.ppo.n_steps
+    rollouts = rollout_size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
+    workers = config.env.n_workers * _WORKER_BYTES + Rows.size(spec, config.env.n_envs)
+    return MemoryNeed(
+        device.type,
+        rollouts,
+        4 * 4 * count_parameters(config, spec),
+        16 * config.rows_at_once * sum(config.network.network_arch),
+        devices.free_memory(device),
+        workers if processes else 0,
+        devices.free_memory(torch.device("cpu")),
+    )
+
+
 def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bool) -> None:
     """Before anything is made: refuse what cannot fit, warn of what only just does.
 
     `elsewhere` says that environments may be stepped in other processes.
     """
-    weights = 4 * count_parameters(config, spec)
-    activations = 16 * config.rows_at_once * sum(config.network.network_arch)
-    overlaps = may_overlap(config, elsewhere)
-    rows = capacity(config) if overlaps and elsewhere else config.ppo.n_steps
-    rollout = rollout_size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
-    needed, free = rollout + 4 * weights + activations, devices.free_memory(device)
+    need = memory_need(config, spec, device, elsewhere)
     cores = devices.usable_cores()
     fits = largest_that_fits(cores)
-    need = (
-        f"needs about {needed / 2**30:.1f} GiB on the {device.type} (rollout "
-        f"{rollout / 2**30:.1f}, network and optimiser {4 * weights / 2**30:.1f}, minibatch "
-        f"{activations / 2**30:.1f}), and {free / 2**30:.1f} GiB are free"
-    )
-    least = needed if device.type == "cpu" else needed - activations  # which can be had in parts
-    if least > free:
-        raise ConfigError(f"This run {need}. Use smaller sizes, or --preset {fits}.")
-    if needed > 0.8 * free:
-        warnings.warn(f"This run {need}; --preset {fits} would fit well.", stacklevel=2)
+    needs = f"This run needs about {as_size(need.total)} on the {need.device} ({need.arithmetic})"
+    # On a GPU minibatches can be had in parts.
+    least = need.total if device.type == "cpu" else need.total - need.minibatch
+    if least > need.free:
+        raise ConfigError(f"{needs}. Use smaller sizes, or --preset {fits}.")
+    if need.total > 0.8 * need.free:
+        warnings.warn(f"{needs}; --preset {fits} would fit well.", stacklevel=2)
     for name, row in PRESETS.items():
         sizes = (row.n_envs, row.n_steps)
         if sizes == (config.env.n_envs, config.ppo.n_steps) and row.cores > cores:

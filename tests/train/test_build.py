@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import threading
 from contextlib import nullcontext
 from typing import Any
@@ -30,7 +31,7 @@ def test_every_choice_is_told_with_its_reason() -> None:
     parts = parts_of()
     parts.close()
     told = {decision.what: decision for decision in parts.decisions}
-    names = ["pool", "device", "batch", "network", "precision", "collect", "storage"]
+    names = ["pool", "device", "batch", "network", "precision", "collect", "storage", "memory"]
     assert list(told) == names
     assert told["pool"].chosen == "inline"
     assert "a step takes" in told["pool"].why
@@ -38,6 +39,9 @@ def test_every_choice_is_told_with_its_reason() -> None:
     assert told["precision"].chosen == "fp32"
     assert told["collect"] == ("collect", "in step", "environments step in this process")
     assert told["storage"].why == "one rollout"
+    assert re.fullmatch(
+        r"rollout .* MiB, network .* MiB, minibatch .* MiB; .* are free", told["memory"].why
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_more_memory_than_there_is_is_refused_with_the_arithmetic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(devices, "free_memory", lambda device: 2**20)
-    with pytest.raises(ConfigError, match=r"needs about .* GiB on the cpu .* --preset"):
+    with pytest.raises(ConfigError, match=r"needs about 13.* MiB on the cpu .* 1.0 MiB .*--preset"):
         parts_of(n_steps=100_000, batch_size=100)
 
 
