@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+ON_DEVICE = "tensor"
+"""The pool whose environments step where the network is: the two are timed as one."""
 _HOST = ("log", "save")
 _LEAST_GAIN = 1.05
 _MOST_ADVICE = 3
 _WORTH_NAMING = 0.05
 _GOES_TO = {
+    "rollout": "deciding and stepping on the device",
     "environments": "stepping environments",
     "hand-over": "handing actions and observations over between processes",
     "inference": "deciding on actions",
@@ -42,6 +45,10 @@ class Job(NamedTuple):
     n_envs: int
     cores: int
     on_gpu: bool
+    inference_at: Mapping[int, float] | None = None
+    """Seconds to decide for so many environments at once, where that was tried."""
+    overlap_tried: bool = False
+    """Whether overlapping was tried and found to be no quicker."""
 
 
 class Costs(NamedTuple):
@@ -121,19 +128,42 @@ def costs_of(job: Job) -> Costs:
     host = sum(job.phases.get(name, 0.0) for name in _HOST) + max(0.0, job.wall_s - named)
     each = {name: took / job.steps for name, took in collected.items()}
     return Costs(
-        each["environments"],
-        each["hand-over"],
-        each["inference"],
-        each["storing"],
+        each.get("environments", each.get("rollout", 0.0)),
+        each.get("hand-over", 0.0),
+        each.get("inference", 0.0),
+        each.get("storing", 0.0),
         learned / job.steps,
         host / job.steps,
         overlapped=job.collecting is not None,
     )
 
 
+def job_of(costs: Costs, steps: int, like: Job) -> Job:
+    """A job of so many steps that cost that much, on the same pool: what `costs_of` reads back."""
+    whole = {name: each * steps for name, each in costs._asdict().items() if name != "overlapped"}
+    collected = {
+        "env": whole["environments"] + whole["handover"],
+        "inference": whole["inference"],
+        "store": whole["storing"],
+    }
+    phases = {"update": whole["learning"], "log": whole["host"]}
+    if costs.overlapped:
+        phases["wait"] = max(0.0, costs.collecting * steps - whole["learning"])
+    worked = None if like.worked_s is None else like.worked_s / like.steps * steps
+    return like._replace(
+        wall_s=costs.total * steps,
+        steps=steps,
+        phases=phases if costs.overlapped else phases | collected,
+        collecting=collected if costs.overlapped else None,
+        worked_s=worked,
+    )
+
+
 def _collected(phases: Mapping[str, float], job: Job) -> dict[str, float]:
     """Seconds of collecting. Workers that step are no hand-over, the rest of the waiting is."""
     env = phases.get("env", 0.0)
+    if job.pool == ON_DEVICE:
+        return {"rollout": env}
     stepping = env
     if job.worked_s is not None and job.workers:
         stepping = min(env, job.worked_s / job.workers)
@@ -151,7 +181,7 @@ def ceilings_of(job: Job, costs: Costs) -> dict[str, float]:
     if job.worked_s is not None and job.workers:
         environments = job.worked_s / job.workers / job.steps
     parts = {
-        "environments": environments,
+        "rollout" if job.pool == ON_DEVICE else "environments": environments,
         "inference": costs.inference,
         "learning": costs.learning,
     }
@@ -167,7 +197,7 @@ def _worth_it(job: Job, costs: Costs, sps: float) -> Iterator[Advice]:
 
 def _changes(job: Job, now: Costs) -> Iterator[tuple[str, Costs]]:
     """Changes that leave learning as it is, or say that they do not, and what they would cost."""
-    if job.workers and not now.overlapped:
+    if job.workers and not now.overlapped and not job.overlap_tried:
         yield "collect while learning (--collect overlap)", now._replace(overlapped=True)
     most = min(job.cores, job.n_envs)
     if job.pool == "process" and job.workers < most:
@@ -177,9 +207,18 @@ def _changes(job: Job, now: Costs) -> Iterator[tuple[str, Costs]]:
         spread = now._replace(environments=now.environments / most)
         yield f"step environments in {most} processes (--pool process)", spread
     if job.pool in ("process", "inline"):
-        wider = now._replace(handover=now.handover / 2, inference=now.inference / 2)
+        wider = now._replace(
+            handover=now.handover / 2, inference=now.inference * _share_at_twice(job)
+        )
         twice = f"--n-envs {2 * job.n_envs} with half of --n-steps"
         yield f"step twice as many at once ({twice}: as large a batch, of shorter stretches)", wider
+
+
+def _share_at_twice(job: Job) -> float:
+    """What deciding costs a step where twice as many are decided for at once, over what it does."""
+    known = job.inference_at or {}
+    now, then = known.get(job.n_envs), known.get(2 * job.n_envs)
+    return then / (2 * now) if now and then else 0.5
 
 
 def _workers(count: int) -> str:

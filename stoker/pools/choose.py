@@ -47,6 +47,7 @@ class Probe(NamedTuple):
     step_wall_s: float
     step_cpu_s: float
     is_async: bool  # its step is a coroutine
+    step_spread_s: float = 0.0  # deviation of its steps' wall time
 
     @property
     def waits(self) -> bool:
@@ -81,8 +82,8 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
     slot = Slot(lambda: env, rows, 0)
     slot.start(seed=0, episode=0)
     env.action_space.seed(0)
-    rng, taken, cuts, wall, cpu = np.random.default_rng(0), 0, 0, 0.0, 0.0
-    while taken < 3 or (taken < 1000 and wall < seconds):
+    rng, walls, cuts, wall, cpu = np.random.default_rng(0), list[float](), 0, 0.0, 0.0
+    while len(walls) < 3 or (len(walls) < 1000 and wall < seconds):
         mask = rows.action_mask
         rows.action[0] = env.action_space.sample() if mask is None else _allowed(mask[0], spec, rng)
         began, worked = time.perf_counter(), time.process_time()
@@ -95,12 +96,13 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
             slot.start(seed=0, episode=cuts)
             continue
         except EnvError:
-            if taken < 3:
+            if len(walls) < 3:
                 raise
             break  # one that fails now and then is for the pool to mend
-        wall, cpu = wall + time.perf_counter() - began, cpu + time.process_time() - worked
-        taken += 1
-    return Probe(spec, wall / taken, cpu / taken, coroutines)
+        walls.append(time.perf_counter() - began)
+        wall, cpu = wall + walls[-1], cpu + time.process_time() - worked
+    taken, spread = len(walls), float(np.std(walls))
+    return Probe(spec, wall / taken, cpu / taken, coroutines, spread)
 
 
 def _allowed(mask: np.ndarray, spec: EnvSpec, rng: np.random.Generator) -> np.ndarray:

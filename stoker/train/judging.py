@@ -5,6 +5,7 @@ from __future__ import annotations
 from stoker.monitor.verdict import Job, Verdict, judge
 from stoker.pools.on_device import DevicePool
 from stoker.train import devices
+from stoker.train.overlap import OverlapTrial
 from stoker.train.parts import Parts
 
 
@@ -16,6 +17,11 @@ def verdict_on(parts: Parts, steps: int) -> Verdict | None:
     """
     if not steps or isinstance(parts.pool, DevicePool):
         return None
+    return judge(job_on(parts, steps))
+
+
+def job_on(parts: Parts, steps: int, worked_before: float = 0.0) -> Job:
+    """What was measured since the clocks began; workers had worked that long before."""
     clock, collect_clock, env = parts.clock, parts.collect_clock, parts.config.env
     elsewhere = collect_clock is not clock and parts.collector.ahead
     phases = dict(clock.total)
@@ -23,19 +29,20 @@ def verdict_on(parts: Parts, steps: int) -> Verdict | None:
     if collect_clock is not clock and not elsewhere:  # in step, but by another thread
         waited = phases.pop("wait", 0.0)
         phases |= _scaled(collect_clock.total, waited)
-    job = Job(
+    worked = parts.pool.worked()
+    return Job(
         wall_s=max(clock.elapsed() - evaluated, 1e-9),
         steps=steps,
         phases=phases,
         collecting=dict(collect_clock.total) if elsewhere else None,
-        worked_s=parts.pool.worked(),
+        worked_s=None if worked is None else worked - worked_before,
         pool=env.pool,
         workers=env.n_workers if env.pool in ("process", "io") else 0,
         n_envs=parts.pool.n_envs,
         cores=devices.usable_cores(),
         on_gpu=parts.device.type == "cuda",
+        overlap_tried=isinstance(parts.trial, OverlapTrial) and parts.trial.went_back,
     )
-    return judge(job)
 
 
 def _scaled(phases: dict[str, float], seconds: float) -> dict[str, float]:

@@ -22,9 +22,9 @@ from stoker.train.overlap import Decision
 from stoker.train.parts import Lesson, Parts
 from stoker.types import Way, as_it_is
 
-_SETTLED = 3  # iterations: the first sets libraries up, the second is captured
-_AFTER_S = 1.0  # of training: most that is short is over by then
-_WORTH_S = 20.0  # of training still to come: a build takes about as long
+SETTLED = 3  # iterations: the first sets libraries up, the second is captured
+AFTER_S = 1.0  # of training: most that is short is over by then
+WORTH_S = 20.0  # of training still to come: a build takes about as long
 _PATIENCE_S = 20.0  # with a build that is under way when the run ends
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,7 +77,7 @@ class Swap:
         if self._parts.fused is not None or in_parts:  # the kernels take minibatches whole
             return None
         self._iterations += 1
-        if self._iterations == _SETTLED:
+        if self._iterations == SETTLED:
             self._began = time.perf_counter()
         if self._built is not None:
             return self.take_over(self._built)
@@ -88,12 +88,12 @@ class Swap:
 
     def _pays(self) -> bool:
         """Whether there is enough left to train, by how long iterations take now."""
-        timed = self._iterations - _SETTLED
+        timed = self._iterations - SETTLED
         if timed <= 0:
             return False
         spent = time.perf_counter() - self._began
         left = spent / timed * (self._parts.config.n_iterations - self._iterations)
-        return spent > _AFTER_S and left > _WORTH_S
+        return spent > AFTER_S and left > WORTH_S
 
     def _build(self) -> None:
         try:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.monitor.verdict import Job, costs_of, judge, shares_of
+from stoker.monitor.verdict import Job, costs_of, job_of, judge, shares_of
 
 IN_STEP = Job(
     wall_s=10.0,
@@ -147,3 +147,41 @@ def test_environments_in_the_trainer_are_spread_over_cores() -> None:
     assert shares_of(inline)["hand-over"] == 0
     spread = next(each for each in judge(inline).advice if "processes" in each.change)
     assert spread.sps == pytest.approx(100 * 10 / (10 - 5 + 5 / 4))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        IN_STEP,
+        OVERLAPPED,
+        OVERLAPPED._replace(phases={"wait": 0.5, "update": 9.2}),
+        IN_STEP._replace(pool="tensor", workers=0, phases={"env": 4.0, "update": 5.0}),
+    ],
+)
+def test_a_job_made_of_costs_has_those_costs_again(job: Job) -> None:
+    costs = costs_of(job)
+    made = job_of(costs, 50_000, job)
+    assert costs_of(made) == pytest.approx(costs, abs=1e-12)
+    assert made.steps / made.wall_s == pytest.approx(1 / costs.total)
+    assert sum(shares_of(made).values()) == pytest.approx(1.0)
+
+
+def test_on_the_device_deciding_and_stepping_are_one() -> None:
+    device = IN_STEP._replace(pool="tensor", workers=0, phases={"env": 6.0, "update": 3.0})
+    verdict = judge(device)
+    assert verdict.shares == pytest.approx(
+        {"rollout": 0.6, "learning": 0.3, "logging": 0.0, "other": 0.1}
+    )
+    assert verdict.limit == "rollout"
+    assert "deciding and stepping on the device, 60%" in verdict.paragraph
+
+
+def test_deciding_for_twice_as_many_costs_what_it_did_when_it_was_tried() -> None:
+    tried = IN_STEP._replace(inference_at={8: 1e-3, 16: 1.5e-3})  # 0.75 of it a step
+    wider = next(each for each in judge(tried).advice if "--n-envs 16" in each.change)
+    assert wider.sps == pytest.approx(100 * 10 / (10 - 2 + 2 * 0.75 - 0.5))
+
+
+def test_what_was_tried_and_found_no_quicker_is_not_advised() -> None:
+    tried = judge(IN_STEP._replace(overlap_tried=True))
+    assert all("overlap" not in each.change for each in tried.advice)
