@@ -80,6 +80,12 @@ class FakeNvml(types.ModuleType):
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.open -= 1
 
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "580.65"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
+        return 13000
+
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return len(self.gpus)
 
