@@ -19,6 +19,7 @@ BENCHES = (
     "pack",
     "pools",
     "population",
+    "predict",
     "startup",
     "tensor",
 )

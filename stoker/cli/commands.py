@@ -65,6 +65,15 @@ COMMANDS = {
             "stoker check my_module:MyEnv --env-kwargs '{gravity: 9.8}' --json",
         ),
     ),
+    "doctor": Command(
+        "stoker.cli.doctor",
+        "doctor",
+        "measure for a minute what a run would spend its time on, and how long it would take",
+        (
+            "stoker doctor --env CartPole-v1",
+            "stoker doctor --env my_module:MyEnv --preset heavy --timesteps 50M --json",
+        ),
+    ),
     "monitor": Command(
         "stoker.cli.monitor",
         "monitor",

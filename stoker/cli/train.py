@@ -71,7 +71,7 @@ def train(arguments: list[str]) -> int:
     from stoker.train import start
 
     config, as_json = parse_train(arguments)
-    with _clean_output(as_json) as answer:
+    with clean_output(as_json) as answer:
         outcome = start.train(config, audience=make_audience(as_json))
         return _leave(outcome, answer)
 
@@ -82,12 +82,12 @@ def resume(arguments: list[str]) -> int:
 
     given = parse(ResumeArguments, arguments, "resume")
     path = find_run(given.run, given.runs_dir)
-    with _clean_output(given.json) as answer:
+    with clean_output(given.json) as answer:
         outcome = start.resume(path, make_audience(given.json), given.timesteps or None)
         return _leave(outcome, answer)
 
 
-def parse_train(arguments: list[str]) -> tuple[Config, bool]:
+def parse_train(arguments: list[str], command: str = "train") -> tuple[Config, bool]:
     """A checked config from flags, and whether the outcome is wanted as JSON.
 
     The flags that decide what the others default to are read first; then all flags are read over
@@ -109,7 +109,7 @@ def parse_train(arguments: list[str]) -> tuple[Config, bool]:
         preset=early.preset,
         config=file,
     )
-    given = parse(TrainArguments, arguments, "train", default=defaults)
+    given = parse(TrainArguments, arguments, command, default=defaults)
     config = Config(**{f.name: getattr(given, f.name) for f in dataclasses.fields(base)})
     if {"--n-envs", "--num-envs"} & {word.partition("=")[0] for word in arguments}:
         env = dataclasses.replace(
@@ -134,7 +134,7 @@ def _has_gpu() -> bool:
 
 
 @contextmanager
-def _clean_output(as_json: bool) -> Iterator[TextIO | None]:
+def clean_output(as_json: bool) -> Iterator[TextIO | None]:
     """Where to write JSON, if asked for; what environments print goes to standard error then."""
     if not as_json:
         yield None

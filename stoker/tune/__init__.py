@@ -1,0 +1,1 @@
+"""Measured probes, what they predict, and the search for settings that are quicker."""
