@@ -19,6 +19,11 @@ from stoker.pools.spaces import ActionCodec, describe_env
 from stoker.pools.worker import Waits
 from stoker.types import EnvSpec
 
+try:
+    import resource
+except ImportError:  # of Unix alone
+    resource = None  # type: ignore[assignment]
+
 HANDOVER_S = 38e-6
 """What a step through the process pool costs for waking and answering, whatever the workers do."""
 HANDOVER_PER_WORKER_S = 8e-6
@@ -35,6 +40,7 @@ _MOST_IN_FLIGHT = 1024
 _MOST_CUTS = 10  # episodes that may be cut off while it is tried
 _SHORTEST_WAIT_S = 1e-3
 """Waits that are shorter are not worth a thread each."""
+_SELDOM = 0.05  # rests a step: one that is done in twenty
 
 
 PoolKind = Literal["inline", "process", "io"]
@@ -48,12 +54,20 @@ class Probe(NamedTuple):
     step_cpu_s: float
     is_async: bool  # its step is a coroutine
     step_spread_s: float = 0.0  # deviation of its steps' wall time
+    rests: float | None = None  # times a step that it gave its core away by itself, where known
 
     @property
     def waits(self) -> bool:
-        """Whether it spends most of a step waiting."""
+        """Whether it spends most of a step waiting, and not because others have its core."""
         waited = self.step_wall_s - self.step_cpu_s
-        return waited >= max(_SHORTEST_WAIT_S, self.step_cpu_s)
+        by_itself = self.rests is None or self.rests >= _SELDOM
+        return by_itself and waited >= max(_SHORTEST_WAIT_S, self.step_cpu_s)
+
+    @property
+    def step_s(self) -> float:
+        """What a step takes while it has its core: others may have had it for some of the time."""
+        kept = self.rests is not None and self.rests < _SELDOM
+        return min(self.step_wall_s, self.step_cpu_s) if kept else self.step_wall_s
 
     def in_flight(self, cores: int) -> int:
         """How many keep the cores busy, by Little's law: a power of two."""
@@ -82,6 +96,7 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
     slot = Slot(lambda: env, rows, 0)
     slot.start(seed=0, episode=0)
     env.action_space.seed(0)
+    rested = _rests()
     rng, walls, cuts, wall, cpu = np.random.default_rng(0), list[float](), 0, 0.0, 0.0
     while len(walls) < 3 or (len(walls) < 1000 and wall < seconds):
         mask = rows.action_mask
@@ -101,8 +116,14 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
             break  # one that fails now and then is for the pool to mend
         walls.append(time.perf_counter() - began)
         wall, cpu = wall + walls[-1], cpu + time.process_time() - worked
-    taken, spread = len(walls), float(np.std(walls))
-    return Probe(spec, wall / taken, cpu / taken, coroutines, spread)
+    taken, spread, rests = len(walls), float(np.std(walls)), _rests()
+    by_itself = None if rests is None or rested is None else (rests - rested) / taken
+    return Probe(spec, wall / taken, cpu / taken, coroutines, spread, by_itself)
+
+
+def _rests() -> int | None:
+    """How often this process has given a core away by itself; None where that is not counted."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw if resource is not None else None
 
 
 def _allowed(mask: np.ndarray, spec: EnvSpec, rng: np.random.Generator) -> np.ndarray:
@@ -121,7 +142,7 @@ def choose(
 ) -> Choice:
     """The quickest pool for `n_envs` environments such as the one that was tried, or that asked."""
     workers = min(n_workers or cores, n_envs)
-    step = found.step_wall_s
+    step = found.step_s
     inline = n_envs * step
     process = -(-n_envs // workers) * step + HANDOVER_S + workers * HANDOVER_PER_WORKER_S
     pool: PoolKind = "process" if process < _CLEARLY_LESS * inline else "inline"

@@ -348,3 +348,16 @@ def test_what_is_picked_for_an_environment(make_env: Any, pool: str, waits: str)
     choice = choose(probe("tried", env), n_envs=4, cores=2)
     assert (choice.pool, choice.waits) == (pool, waits)
     env.close()
+
+
+def test_one_whose_core_others_have_does_not_wait() -> None:
+    """On a busy machine a step takes longer than its work, without giving its core away."""
+    slowed = busy(4e-3)._replace(step_cpu_s=1e-3)
+    assert slowed.waits
+    assert not slowed._replace(rests=0.0).waits
+    assert slowed._replace(rests=1.0).waits
+    assert choose(slowed._replace(rests=0.0), n_envs=8, cores=4).pool == "process"
+    assert slowed._replace(rests=0.0).step_s == 1e-3
+    assert slowed._replace(rests=1.0).step_s == 4e-3
+    cheap = busy(5e-6)._replace(step_wall_s=1e-3, rests=0.0)
+    assert choose(cheap, n_envs=8, cores=8).pool == "inline"
