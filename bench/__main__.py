@@ -22,6 +22,7 @@ BENCHES = (
     "predict",
     "startup",
     "tensor",
+    "tune",
 )
 """Modules beside this one. Only that which is asked for is imported: some need packages of their
 own."""

@@ -31,20 +31,20 @@ _LONG_S = 5.0
 
 
 class Waiting(gymnasium.Env[Any, Any]):
-    """Waits for `seconds` a step; the action 1 takes 5 s more."""
+    """Waits for `seconds` a step; the action 1 takes `long_s` more."""
 
     observation_space = spaces.Box(-1, 1, (8,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(2)
 
-    def __init__(self, seconds: float = 0.05) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float = 0.05, long_s: float = _LONG_S) -> None:
+        self.seconds, self.long_s = seconds, long_s
         self.obs = np.linspace(-1, 1, 8, dtype=np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return self.obs, {}
 
     def step(self, action: Any) -> Any:
-        time.sleep(self.seconds + _LONG_S * int(action == 1))
+        time.sleep(self.seconds + self.long_s * int(action == 1))
         return self.obs, 0.0, False, False, {}
 
 
@@ -55,7 +55,7 @@ class Awaiting(Waiting):
         return self.obs, {}
 
     async def step(self, action: Any) -> Any:  # type: ignore[override]
-        await asyncio.sleep(self.seconds + _LONG_S * int(action == 1))
+        await asyncio.sleep(self.seconds + self.long_s * int(action == 1))
         return self.obs, 0.0, False, False, {}
 
 

@@ -20,9 +20,9 @@ import torch
 from bench.record import Cases, Row
 from bench.turns import by_turns, middle_ratio
 
-_REPEATS = 5
+_REPEATS = 3
 _BUSY = ("--env", "bench.load:Busy", "--env-kwargs", "{seconds: 0.0008}")
-_AWAITING = ("--env", "bench.io:Awaiting", "--env-kwargs", "{seconds: 0.02}")
+_AWAITING = ("--env", "bench.io:Awaiting", "--env-kwargs", "{seconds: 0.02, long_s: 0}")
 
 _ON_CPU: dict[str, tuple[str, ...]] = {
     "CartPole-v1, defaults": ("--env", "CartPole-v1", "--timesteps", "20k"),

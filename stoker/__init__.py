@@ -17,7 +17,7 @@ from stoker.envs import register_shipped
 if TYPE_CHECKING:
     from stoker.config import Config as Config
     from stoker.train.agent import PPO as PPO
-    from stoker.train.devices import resolve_here as resolve
+    from stoker.train.tuned import resolve_here as resolve
     from stoker.train.vec import make_sb3_vec as make_sb3_vec
     from stoker.train.vec import make_vec as make_vec
 
@@ -29,7 +29,7 @@ _HOMES = {
     "Config": ("stoker.config", "Config"),
     "make_sb3_vec": ("stoker.train.vec", "make_sb3_vec"),
     "make_vec": ("stoker.train.vec", "make_vec"),
-    "resolve": ("stoker.train.devices", "resolve_here"),
+    "resolve": ("stoker.train.tuned", "resolve_here"),
 }
 
 register_shipped()

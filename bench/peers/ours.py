@@ -11,9 +11,9 @@ from bench.peers.child import Stretches, Task, main
 from bench.peers.on_torch import wait
 from stoker.train import loop
 from stoker.train.build import build
-from stoker.train.devices import resolve_here
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
+from stoker.train.tuned import resolve_here
 
 _FOR_EVER = 10**15
 

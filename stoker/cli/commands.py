@@ -74,6 +74,16 @@ COMMANDS = {
             "stoker doctor --env my_module:MyEnv --preset heavy --timesteps 50M --json",
         ),
     ),
+    "tune": Command(
+        "stoker.cli.tune",
+        "tune",
+        "search for quicker settings on this machine, and keep them for --preset auto",
+        (
+            "stoker tune --env my_module:MyEnv",
+            "stoker tune --env my_module:MyEnv --preset heavy --allow-learning",
+            "stoker tune --env CartPole-v1 --allow-learning --until-reward 400",
+        ),
+    ),
     "monitor": Command(
         "stoker.cli.monitor",
         "monitor",

@@ -21,17 +21,17 @@ _MS = 1e3
 
 def doctor(arguments: list[str]) -> int:
     """`stoker doctor`."""
-    config, as_json = parse_train(arguments, "doctor")
+    config, given = parse_train(arguments, "doctor")
     from stoker.tune.doctor import diagnose  # late: `--help` is quick
 
-    console = Console(stderr=as_json, highlight=False)
-    with clean_output(as_json) as answer:
-        with console.status("looking at the machine") as status:
-            found = diagnose(config, lambda doing: status.update(doing))
+    doing = Console(stderr=True, highlight=False)
+    with clean_output(given.json) as answer:
+        # Lines, as a thread that draws would be measured, too.
+        found = diagnose(config, lambda what: doing.print(f"[dim]{what} ...[/]"))
         if answer is not None:
             print(dumps(as_object(found)), file=answer)
         else:
-            _show(console, found)
+            _show(Console(highlight=False), found)
     return 0
 
 

@@ -6,19 +6,21 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import tyro
 
 from stoker.cli.flags import find_run, parse
 from stoker.cli.screen import make_audience, outcome_json
-from stoker.config.load import finish, layers
+from stoker.config.load import FindTuned, finish, layers
 from stoker.config.schema import (
     COUNT,
+    MAPPING,
     ComputeSettings,
     Config,
     EnvSettings,
@@ -70,9 +72,9 @@ def train(arguments: list[str]) -> int:
     """`stoker train`."""
     from stoker.train import start
 
-    config, as_json = parse_train(arguments)
-    with clean_output(as_json) as answer:
-        outcome = start.train(config, audience=make_audience(as_json))
+    config, given = parse_train(arguments)
+    with clean_output(given.json) as answer:
+        outcome = start.train(config, audience=make_audience(given.json))
         return _leave(outcome, answer)
 
 
@@ -87,36 +89,51 @@ def resume(arguments: list[str]) -> int:
         return _leave(outcome, answer)
 
 
-def parse_train(arguments: list[str], command: str = "train") -> tuple[Config, bool]:
-    """A checked config from flags, and whether the outcome is wanted as JSON.
+def parse_train(
+    arguments: list[str], command: str = "train", kind: type[Any] = TrainArguments
+) -> tuple[Config, Any]:
+    """A checked config from flags, and all flags as the dataclass `kind` has them.
 
     The flags that decide what the others default to are read first; then all flags are read over
     those defaults, so that `--help` shows what would really be used.
     """
     arguments = _without_shorthand(arguments)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in ("--preset", "--config", "--device"):
+    for flag in ("--preset", "--config", "--device", "--env-kwargs"):
         first.add_argument(flag)
+    first.add_argument("--env", "--env-id")
     try:
         early, _ = first.parse_known_args(arguments)
     except argparse.ArgumentError as error:
         raise ConfigError(str(error)) from error
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     file = Path(early.config) if early.config and not asks_for_help else None
-    base, aim, problems = layers(early.preset, file, _has_gpu(), early.device)
-    defaults = TrainArguments(
+    tuned: FindTuned = (lambda _: {}) if asks_for_help else partial(_tuned, early)
+    base, aim, problems = layers(early.preset, file, _has_gpu(), early.device, tuned)
+    defaults = kind(
         **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)},
         preset=early.preset,
         config=file,
     )
-    given = parse(TrainArguments, arguments, command, default=defaults)
+    given = parse(kind, arguments, command, default=defaults)
     config = Config(**{f.name: getattr(given, f.name) for f in dataclasses.fields(base)})
     if {"--n-envs", "--num-envs"} & {word.partition("=")[0] for word in arguments}:
         env = dataclasses.replace(
             config.env, in_flight=config.env.in_flight or max(0, config.env.n_envs)
         )
         config = dataclasses.replace(config, env=env)
-    return finish(config, aim, problems), given.json
+    return finish(config, aim, problems), given
+
+
+def _tuned(early: argparse.Namespace, in_file: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was tuned for the environment that the flags, or the file, name."""
+    from stoker.train.tuned import find_for
+
+    flags: dict[str, Any] = {} if early.env is None else {"env": early.env}
+    with suppress(ValueError):  # which is said when all flags are read
+        if early.env_kwargs is not None:
+            flags["env_kwargs"] = MAPPING.instance_from_str([early.env_kwargs])
+    return find_for(flags, in_file)
 
 
 def _without_shorthand(arguments: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,10 @@ from stoker.config.schema import GROUPS, Config
 from stoker.config.settings_yaml import parse_settings
 from stoker.config.vary import plain_vary
 from stoker.errors import ConfigError
+
+FindTuned = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From settings that name an environment to those that were tuned for it: the preset `auto`."""
+_AUTO = "auto"
 
 
 def base_config(preset: str | None, on_gpu: bool) -> Config:
@@ -32,6 +36,11 @@ def base_config(preset: str | None, on_gpu: bool) -> Config:
 
 def find_preset(name: str) -> dict[str, object]:
     """The settings of the preset called `name`."""
+    if name == _AUTO:
+        raise ConfigError(
+            "preset is auto, which is what `stoker tune` found on a machine: use stoker.resolve, "
+            "which looks there, or name a preset."
+        )
     if not isinstance(name, str) or name not in PRESETS:  # a file may hold anything
         raise ConfigError(f"There is no preset {name!r}.{suggest(name, PRESETS)}")
     return PRESETS[name].settings()
@@ -85,11 +94,16 @@ def finish(config: Config, batch_aim: int, problems: list[str] | None = None) ->
 
 
 def layers(
-    preset: str | None, file: Path | None, on_gpu: bool, device: str | None = None
+    preset: str | None,
+    file: Path | None,
+    on_gpu: bool,
+    device: str | None = None,
+    tuned: FindTuned | None = None,
 ) -> tuple[Config, int, list[str]]:
     """All below the flags: the config so far, the preset's minibatch aim, and what was wrong.
 
     `on_gpu` is whether there is a GPU; `device` is what a flag says of it, before the file.
+    `tuned` is told the file's settings.
     """
     settings = read_file(file) if file is not None else {}
     named = settings.pop("preset", None)
@@ -97,7 +111,10 @@ def layers(
     on_gpu = on_gpu and (device or settings.get("device")) != "cpu"
     problems: list[str] = []
     try:
-        base = base_config(preset, on_gpu)
+        if preset == _AUTO and tuned is not None:
+            base, problems = overlay(base_config(None, on_gpu), tuned(settings))
+        else:
+            base = base_config(preset, on_gpu)
     except ConfigError as error:
         base, problems = base_config(None, on_gpu), error.problems
     config, wrong = overlay(base, settings)
@@ -110,9 +127,10 @@ def resolve(
     preset: str | None = None,
     file: Path | None = None,
     on_gpu: bool = False,
+    tuned: FindTuned | None = None,
 ) -> Config:
     """A checked config from all layers; `settings` are the top one."""
-    config, aim, problems = layers(preset, file, on_gpu, settings.get("device"))
+    config, aim, problems = layers(preset, file, on_gpu, settings.get("device"), tuned)
     config, wrong = overlay(config, settings)
     return finish(config, aim, problems + wrong)
 

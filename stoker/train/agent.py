@@ -31,6 +31,7 @@ from stoker.train.progress import Counters, Progress
 from stoker.train.session import Session
 from stoker.train.sources import EnvSource
 from stoker.train.start import Audience, Outcome, check_spaces, conduct, open_folder
+from stoker.train.tuned import resolve_here
 from stoker.types import DeviceVectorEnv, EnvSpec
 
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
@@ -69,7 +70,7 @@ class PPO:
             raise ConfigError(f"policy is {policy!r}; it must be one of {', '.join(_POLICIES)}.")
         settings |= {"device": device, **_from_policy_kwargs(policy_kwargs or {})}
         source, name = _source(env, settings.get("env_kwargs", {}))
-        config = devices.resolve_here({**settings, "env": name}, preset=preset)
+        config = resolve_here({**settings, "env": name}, preset=preset)
         self._set_up(build(config, source), verbose)
 
     def _set_up(self, parts: Parts, verbose: int) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
 
-from stoker.config.load import resolve
-from stoker.config.schema import Config
 from stoker.errors import ConfigError
 from stoker.pools.choose import usable_cores as usable_cores
 
@@ -26,13 +22,6 @@ def find_device(wanted: str) -> torch.device:
             "--device cpu or auto; `nvidia-smi` shows whether the driver sees one."
         )
     return torch.device("cuda" if wanted != "cpu" and available else "cpu")
-
-
-def resolve_here(
-    settings: Mapping[str, Any], *, preset: str | None = None, file: Path | None = None
-) -> Config:
-    """A checked config, with the defaults of the device that this machine has."""
-    return resolve(settings, preset=preset, file=file, on_gpu=torch.cuda.is_available())
 
 
 def set_up(device: torch.device, precision: str, threads: int) -> None:

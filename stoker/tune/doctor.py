@@ -29,6 +29,8 @@ from stoker.types import EnvSpec
 
 HORIZONS = (100_000, 500_000, 1_000_000)
 """Steps of the runs whose wall-clock time is always predicted."""
+_ITERATION_S = 3.0
+"""That a rehearsed iteration may take, by what the pieces say."""
 _HANDLES, _HANDLES_A_WORKER = 64, 4
 """Files that a trainer has open, and how many more with each worker (measured: 12, and 4)."""
 
@@ -104,7 +106,7 @@ def _rehearse(
 ) -> tuple[Pieces, Composed]:
     """With rollouts as long as they are, or with shorter ones where those would take too long."""
     device = whole.parts.device
-    factor = factor_for(config, iteration_s(config, pieces))
+    factor = factor_for(config, iteration_s(config, pieces), _ITERATION_S)
     if whole.on_device and device.type == "cuda":  # where pieces run as they are, not as graphs
         factor = 1
     if factor == 1:

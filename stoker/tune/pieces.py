@@ -54,6 +54,11 @@ def try_pieces(config: Config, spec: EnvSpec, device: torch.device, on_host: boo
     )
 
 
+def try_decision(config: Config, spec: EnvSpec, device: torch.device, width: int) -> float:
+    """Seconds that deciding for so many at once takes."""
+    return _inference_s(make_policy(spec, config, device, config.run.seed), spec, width, device)
+
+
 def try_update(config: Config, spec: EnvSpec, device: torch.device, rows: int) -> float:
     """Seconds that a pass of so many rows takes."""
     return _update_s(make_policy(spec, config, device, config.run.seed), spec, rows, device)

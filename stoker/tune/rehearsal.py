@@ -78,9 +78,9 @@ class Rehearsal:
         """Whether environments step where the network is."""
         return isinstance(self.parts.pool, DevicePool)
 
-    def warm_up(self) -> float:
+    def warm_up(self, times: int = _WARM_UP) -> float:
         """The first iterations; what they take beyond as many of the last."""
-        walls = self.measure(0.0, _WARM_UP).walls
+        walls = self.measure(0.0, times).walls
         return max(0.0, sum(walls) - len(walls) * walls[-1])
 
     def overlap(self) -> None:

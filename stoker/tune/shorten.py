@@ -10,8 +10,6 @@ from stoker.config.schema import Config
 from stoker.monitor.verdict import Costs
 from stoker.tune.pieces import Pieces
 
-_ITERATION_S = 3.0
-"""That a rehearsed iteration may take, by what the pieces say."""
 _FEWEST_STEPS = 8
 
 
@@ -52,11 +50,16 @@ def shortened_sizes(config: Config, factor: int) -> tuple[int, int]:
     return config.ppo.n_steps // factor, size
 
 
-def factor_for(config: Config, seconds: float) -> int:
-    """How many times as short to make iterations that take so many seconds."""
-    steps = config.ppo.n_steps
+def factor_for(config: Config, seconds: float, most_s: float, whole: bool = False) -> int:
+    """How many times as short to make iterations of so many seconds, to take at most `most_s`.
+
+    With `whole`, no shorter than a minibatch, so that what an update takes need not be scaled.
+    """
+    steps, size = config.ppo.n_steps, config.minibatch
     possible = [d for d in divisors(steps) if steps // d >= min(steps, _FEWEST_STEPS)]
-    enough = [d for d in possible if seconds / d <= _ITERATION_S]
+    if whole:
+        possible = [d for d in possible if shortened_sizes(config, d)[1] == size]
+    enough = [d for d in possible if seconds / d <= most_s]
     return enough[0] if enough else possible[-1]
 
 

@@ -60,7 +60,7 @@ def test_environments_that_are_tensors() -> None:
 
 
 def test_iterations_that_take_long_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.tune.shorten._ITERATION_S", 0.0)
+    monkeypatch.setattr("stoker.tune.doctor._ITERATION_S", 0.0)
     found = diagnosed(pool="inline")
     assert found.shortened == 2  # 8 steps are left
     assert found.config.ppo.n_steps == 16

@@ -36,7 +36,11 @@ def test_environments_that_wait_do_so_together() -> None:
     ("seconds", "factor"), [(2.9, 1), (3.1, 2), (11.0, 4), (23.0, 8), (1000.0, 8)]
 )
 def test_rollouts_are_as_long_as_there_is_time_for(seconds: float, factor: int) -> None:
-    assert factor_for(JOB, seconds) == factor  # of 64 steps, 8 are left at least
+    assert factor_for(JOB, seconds, most_s=3.0) == factor  # of 64 steps, 8 are left at least
+
+
+def test_rollouts_are_no_shorter_than_a_minibatch_where_it_must_stay_whole() -> None:
+    assert factor_for(JOB, 100.0, most_s=3.0, whole=True) == 2
 
 
 @pytest.mark.parametrize(
