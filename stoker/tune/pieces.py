@@ -83,7 +83,7 @@ def _inference_s(policy: ActorCritic, spec: EnvSpec, width: int, device: torch.d
         return _seconds(decide, device)
     decide()  # libraries set themselves up outside of a capture
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may be at work
         decide()
     return _seconds(graph.replay, device)
 

@@ -56,6 +56,8 @@ class Rehearsal:
             self.parts = build(_endless(self._given, folder))
             stack.callback(self.parts.close)
             self.trial, self.parts.trial = self.parts.trial, None
+            if self.trial is not None:  # which may be building kernels to the end
+                stack.callback(self.trial.close)
             self._session = Session(self.parts, open_folder(self.parts))
             stack.callback(self._session.close)
             self._stack = stack.pop_all()

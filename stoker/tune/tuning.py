@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from stoker.config.schema import Config
-from stoker.monitor.verdict import costs_of
+from stoker.monitor.verdict import Costs, costs_of
 from stoker.train import devices
 from stoker.train.sizes import memory_need
 from stoker.tune.model import Known, predicted
@@ -78,7 +78,7 @@ class Workbench:
         self.predictions = [1.0 / self._costs(one).total for one in self.candidates]
         tell(f"{len(self.candidates)} candidates are predicted")
 
-    def _costs(self, candidate: Candidate) -> Any:
+    def _costs(self, candidate: Candidate) -> Costs:
         return predicted(self._known, applied(self.config, candidate))
 
     def _with_base(self, found: list[Candidate]) -> list[Candidate]:
@@ -122,7 +122,8 @@ class Workbench:
 
     def _shortened(self, candidate: Candidate) -> Shortened:
         config = applied(self.config, candidate)
-        took = config.total_batch * self._costs(candidate).total
+        steps = config.total_batch * config.run.population
+        took = steps * self._costs(candidate).total
         factor = factor_for(config, took, _ITERATION_S, whole=True)
         n_steps, _ = shortened_sizes(config, factor)
         ppo = dataclasses.replace(config.ppo, n_steps=n_steps)

@@ -10,6 +10,7 @@ import pytest
 
 from stoker.config import resolve
 from stoker.config.schema import Config
+from stoker.train.overlap import OverlapTrial
 from stoker.tune.rehearsal import Rehearsal, _enough
 
 SMALL: dict[str, Any] = {
@@ -64,6 +65,17 @@ def test_overlapping_is_measured_beside_learning(elsewhere: Path) -> None:
     assert in_step.worked_s is not None
     assert 0 < in_step.worked_s < in_step.wall_s  # of these iterations alone
     assert overlapped.steps == 3 * 32
+
+
+def test_what_is_tried_is_closed_at_the_end(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[object] = []
+    monkeypatch.setattr(OverlapTrial, "close", lambda trial: closed.append(trial))
+    with Rehearsal(small(pool="process", n_workers=1)) as rehearsal:
+        assert rehearsal.parts.trial is None
+        assert closed == []
+    assert closed == [rehearsal.trial]
 
 
 def test_time_alone_ends_it_where_iterations_wander() -> None:
