@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +21,6 @@ from stoker.types import Loss, LossFunction, Minibatch
 
 Step = Callable[[Minibatch, Tensor], None]
 """All rows, and the numbers of those to learn from: one update, in place."""
-
-R = TypeVar("R")
 
 _WARM_UP = 3  # updates before the capture, which are real ones: libraries set themselves up
 
@@ -71,30 +69,6 @@ def _copy(tensor: Tensor) -> Tensor:
     return torch.nn.Parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied
 
 
-class Aside:
-    """Runs and captures functions on a stream that is not the default one.
-
-    Always on the same one: libraries keep memory for every stream that they were used on.
-    """
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
-
-    def run(self, function: Callable[[], R]) -> R:
-        """After what was launched here, and before what will be."""
-        here = torch.cuda.current_stream()
-        self._stream.wait_stream(here)
-        with torch.cuda.stream(self._stream):
-            result = function()
-        here.wait_stream(self._stream)
-        return result
-
-    def capture(self, graph: torch.cuda.CUDAGraph, function: Callable[[], R]) -> R:
-        """While other threads may use the device and allocate memory there."""
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            return function()
-
-
 class Steps:
     """Updates as Python makes them, kernel by kernel; or each as one CUDA graph.
 
@@ -103,7 +77,8 @@ class Steps:
     """
 
     def __init__(self, step: Step, captures: bool) -> None:
-        self._step, self._aside = step, Aside() if captures else None
+        # One stream for all, as libraries keep memory for each that they were used on.
+        self._step, self._stream = step, torch.cuda.Stream() if captures else None
         self.forget()
 
     def forget(self) -> None:
@@ -113,7 +88,7 @@ class Steps:
 
     def over(self, rows: Minibatch) -> Callable[[Tensor], None]:
         """The updates of one rollout's rows."""
-        if self._aside is None:
+        if self._stream is None:
             return lambda index: self._step(rows, index)
         if self._updates == 0:
             self._rows = pytree.tree_map_only(Tensor, torch.clone, rows)
@@ -121,23 +96,26 @@ class Steps:
             pairs = zip(pytree.tree_leaves(self._rows), pytree.tree_leaves(rows), strict=True)
             for kept, new in (pair for pair in pairs if pair[0] is not None):
                 kept.copy_(new)
-        return partial(self._run, self._aside)
+        return partial(self._run, self._stream)
 
-    def _run(self, aside: Aside, index: Tensor) -> None:
+    def _run(self, beside: torch.cuda.Stream, index: Tensor) -> None:
         if self._updates == 0:
             self._index = index.clone()
         self._index.copy_(index)
         if self._updates < _WARM_UP:
-            aside.run(self._update)
+            here = torch.cuda.current_stream()
+            beside.wait_stream(here)
+            with torch.cuda.stream(beside):  # not the default one, as for captures
+                self._step(self._rows, self._index)
+            here.wait_stream(beside)
         else:
-            self._graph = self._graph or self._captured(aside)
+            self._graph = self._graph or self._captured(beside)
             self._graph.replay()
         self._updates += 1  # not before: an update may fail, and be made again
 
-    def _update(self) -> None:
-        self._step(self._rows, self._index)
-
-    def _captured(self, aside: Aside) -> torch.cuda.CUDAGraph:
+    def _captured(self, beside: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        aside.capture(graph, self._update)
+        # Another thread may be acting, and allocate memory, while this one captures.
+        with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+            self._step(self._rows, self._index)
         return graph

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from stoker.errors import CaptureAgainError
-from stoker.learn.executor import Aside
 
 R = TypeVar("R")
 
@@ -45,7 +44,8 @@ class Whole:
 
 class _Captured(Generic[R]):
     def __init__(self, function: Callable[[], R], generator: torch.Generator) -> None:
-        self._function, self._generator, self._aside = function, generator, Aside()
+        self._function, self._generator = function, generator
+        self._stream = torch.cuda.Stream()  # one for all: libraries keep memory for each
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = False
         self._result: R
@@ -56,7 +56,7 @@ class _Captured(Generic[R]):
             return self._function()
         if not self.warm:
             self.warm = True
-            return self._aside.run(self._function)
+            return self._beside()
         while self.graph is None and not self.cannot:
             self._capture()
         if self.cannot:
@@ -65,13 +65,24 @@ class _Captured(Generic[R]):
         self.graph.replay()
         return self._result
 
+    def _beside(self) -> R:
+        """On a stream that is not the default one, as captures are."""
+        here, beside = torch.cuda.current_stream(), self._stream
+        beside.wait_stream(here)
+        with torch.cuda.stream(beside):
+            result = self._function()
+        here.wait_stream(beside)
+        return result
+
     def _capture(self) -> None:
         """Unless memory runs out, which asks for another try, it can be captured or it cannot."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         before = self._generator.get_state()
         try:
-            self._result = self._aside.capture(graph, self._function)
+            # Another thread may be compiling, and allocate memory, while this one captures.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._result = self._function()
         except CaptureAgainError:
             self._generator.set_state(before)
         except Exception as error:
