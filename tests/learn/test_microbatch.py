@@ -81,16 +81,23 @@ def found(
     return Loss(total.total.detach(), total.approx_kl, total.metrics), gradients
 
 
-@pytest.mark.parametrize("valid", VALID)
-@pytest.mark.parametrize("head", ACTIONS)
-@pytest.mark.parametrize("normalise", [True, False], ids=["normalised", "as they are"])
-@pytest.mark.parametrize(
-    ("dtype", "closeness"), [(torch.float64, 1e-12), (torch.float32, 2e-5)], ids=["64", "32"]
-)
+EXACTLY = [
+    (head, valid, (i + j) % 2 == 0, torch.float64)
+    for i, head in enumerate(ACTIONS)
+    for j, valid in enumerate(VALID)
+]
+NEARLY = [
+    (head, valid, i % 2 == 0, torch.float32)
+    for i, (head, valid) in enumerate(zip(ACTIONS, [*VALID, "all"], strict=True))
+]
+
+
+@pytest.mark.parametrize(("head", "valid", "normalise", "dtype"), EXACTLY + NEARLY)
 def test_the_micro_batched_gradient_equals_the_full_one(
-    valid: str, head: str, normalise: bool, dtype: torch.dtype, closeness: float
+    head: str, valid: str, normalise: bool, dtype: torch.dtype
 ) -> None:
     """And so do the loss, the KL divergence and every metric, with and without value clipping."""
+    closeness = 1e-12 if dtype is torch.float64 else 2e-5
     policy = make_policy(head, dtype)
     batch = make_batch(policy, head, VALID[valid], dtype)
     if normalise:
@@ -101,7 +108,7 @@ def test_the_micro_batched_gradient_equals_the_full_one(
         )
         whole = found(policy, batch, settings, ROWS)
         assert bool(any(g.any() for g in whole[1].values())) == (valid != "none")
-        for rows in (1, 2, 5, 11, 12, 22):
+        for rows in (1, 5, 12, 22):
             parts = found(policy, batch, settings, rows)
             torch.testing.assert_close(parts, whole, rtol=closeness, atol=closeness)
 
