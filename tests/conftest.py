@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from fake_nvml import FakeNvml
+from warm_start import WarmStart
 
 TESTS = Path(__file__).parent
 
@@ -48,13 +49,22 @@ def start_stoker(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     return start
 
 
+@pytest.fixture(scope="session")
+def warm_start() -> Iterator[WarmStart]:
+    start = WarmStart()
+    yield start
+    start.close()
+
+
 @pytest.fixture
 def stoker(
-    start_stoker: Callable[..., subprocess.Popen[str]],
+    warm_start: WarmStart, start_stoker: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `python -m stoker WORDS` to its end."""
+    """Runs `python -m stoker WORDS` to its end, where and with what `start_stoker` does."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
+        if sys.platform == "linux":
+            return warm_start.run(words, tmp_path, seconds=240)
         process = start_stoker(*words)
         out, error = process.communicate(timeout=240)
         return subprocess.CompletedProcess(words, process.returncode, out, error)
