@@ -10,7 +10,8 @@ train: $(READY)
 	$(BIN)/stoker train --env CartPole-v1 --timesteps 100k --require-reward 475
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not alone' --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest -m alone
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -33,6 +33,12 @@ def importable() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """As in a run: of tests that go side by side, each has a core."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def start_stoker(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Starts `python -m stoker WORDS` in an empty folder; `tests/tasks.py` can be imported."""

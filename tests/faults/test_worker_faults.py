@@ -34,6 +34,7 @@ from faulty_envs import (
     Threads,
     spec_of,
 )
+from leftovers import shared_memory
 from test_env_faults import act, first_obs
 
 from stoker.config.schema import FaultSettings
@@ -57,6 +58,7 @@ def pids_of(pool: ProcessPool) -> list[int]:
     return [hand.process.pid for hand in pool._crew._hands]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("how", "code"), [(DIE, 7), (KILL, -9)])
 def test_a_worker_that_dies_is_replaced(how: int, code: int) -> None:
     with pool_of() as pool:
@@ -145,6 +147,7 @@ def test_a_first_reset_that_hangs_is_an_error() -> None:
         pool.reset(seed=3)
 
 
+@pytest.mark.alone
 def test_one_that_stalls_does_not_hold_up_its_neighbours() -> None:
     with pool_of(Threads, n=4, workers=1) as pool:
         pool.reset(seed=3)
@@ -253,10 +256,6 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm is Linux's")

@@ -78,6 +78,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.alone
 def test_a_process_and_its_workers_are_told_apart() -> None:
     """In a process of its own, that has no other: the worker spins while it sleeps."""
     told = subprocess.run(

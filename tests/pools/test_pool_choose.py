@@ -334,6 +334,7 @@ class AsyncSleeper(AsCoroutines):
         return await super().step(action)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("make_env", "pool", "waits"),
     [

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from awaitable import AsCoroutines
+from leftovers import shared_memory
 from pool_envs import (
     Counter,
     MaskedCounter,
@@ -251,6 +252,7 @@ def test_groups_alternate_and_every_step_is_seen_once() -> None:
                 pool.send(act(*[0] * len(batch.reward)), batch.env_ids)
 
 
+@pytest.mark.alone
 def test_patience_ends_and_what_was_late_comes_later() -> None:
     with ProcessPool(Sleeper, spec_of(Sleeper()), 4, 2) as pool:
         pool.reset(seed=0)
@@ -285,10 +287,6 @@ def test_starting_leaves_the_surroundings_as_they_were() -> None:
         pass
     assert (main.__spec__, getattr(main, "__file__", None)) == own
     assert dict(os.environ) == before
-
-
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 
 
 def test_close_leaves_no_process_and_no_shared_memory() -> None:

@@ -19,6 +19,8 @@ from stoker.train.judging import verdict_on
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 
+pytestmark = pytest.mark.alone
+
 
 class Costly(gymnasium.Env[Any, Any]):
     """Nothing happens, and a step takes `cost` seconds, asleep: others hardly hold that up."""
