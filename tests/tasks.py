@@ -1,7 +1,12 @@
-"""Small tasks that a right PPO solves in seconds and a wrong one does not."""
+"""Small tasks that a right PPO solves in seconds and a wrong one does not, and odd environments.
+
+Workers import this file, and must not wait for torch, which test files import.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +14,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from stoker.errors import EpisodeCutError
 
 LENGTH = 16  # steps of an episode: the most reward there is
 
@@ -205,3 +212,73 @@ class Talking(Count):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         print("hello from the environment", flush=True)
         return super().reset(seed=seed)
+
+
+class Costly(gymnasium.Env[Any, Any]):
+    """Nothing happens, and a step takes `cost` seconds, asleep: others hardly hold that up."""
+
+    observation_space = spaces.Box(-1, 1, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, cost: float = 0.0) -> None:
+        self._cost, self._age = cost, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._age = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if self._cost:
+            time.sleep(self._cost)
+        self._age += 1
+        return np.zeros(4, np.float32), 0.0, False, self._age >= 100, {}
+
+
+class CutAtFirst(Count):
+    """Cannot tell what came of the first step of all; episodes have two steps."""
+
+    def __init__(self) -> None:
+        super().__init__(length=2)
+        self.steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 1:
+            raise EpisodeCutError("the answer got lost.")
+        return super().step(action)
+
+
+class Nap(Count):
+    """Steps that wait for all others of the process."""
+
+    together = threading.Barrier(30, timeout=30)
+
+    def __init__(self) -> None:
+        super().__init__(length=3)
+
+    def step(self, action: Any) -> Any:
+        self.together.wait()
+        return super().step(action)
+
+
+class BreaksInWorkers(Count):
+    """Its constructor works in this process and not in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        here = multiprocessing.parent_process() is None
+        if threading.current_thread() is threading.main_thread() and not here:
+            raise RuntimeError("no licence on this process")
+
+
+class Moody(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole that is out of sorts while a file is there."""
+
+    def __init__(self, sorrow: str) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.sorrow = Path(sorrow)
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return (obs * np.nan if self.sorrow.exists() else obs), *rest

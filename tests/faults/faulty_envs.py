@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from stoker.errors import EpisodeCutError
 from stoker.pools.spaces import describe_env
 from stoker.types import EnvSpec
 
@@ -167,6 +168,36 @@ class Interrupted(Training):
     def close(self) -> None:
         press_ctrl_c()
         super().close()
+
+
+class Unsure(Faulty):
+    """Cannot tell what came of some actions."""
+
+    def step(self, action: Any) -> Any:
+        if action == RAISE:
+            raise EpisodeCutError("the answer got lost.")
+        return super().step(action)
+
+
+class NotANumber(Faulty):
+    """Every episode has two steps; NaN is the reward, or what is seen, where `spot` says."""
+
+    def __init__(self, spot: str) -> None:
+        super().__init__(length=2)
+        self.spot, self.resets = spot, 0
+
+    def reset(self, **given: Any) -> Any:
+        obs, info = super().reset(**given)
+        self.resets += 1
+        return (obs * np.nan if (self.spot, self.resets) == ("first", 2) else obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, over, truncated, info = super().step(action)
+        if over and self.spot == "last":
+            obs = obs * np.nan
+        if over and self.spot == "reward":
+            reward = np.nan
+        return obs, reward, over, truncated, info
 
 
 def spec_of(env: gymnasium.Env[Any, Any]) -> EnvSpec:

@@ -27,11 +27,13 @@ from faulty_envs import (
     WELL,
     Faulty,
     NeedsMain,
+    NotANumber,
+    Unsure,
     spec_of,
 )
 
 from stoker.config.schema import FaultSettings
-from stoker.errors import BadValueError, EnvError, EpisodeCutError
+from stoker.errors import BadValueError, EnvError
 from stoker.pools.base import BasePool
 from stoker.pools.inline import InlinePool
 from stoker.pools.journal import JournalKeeper
@@ -98,15 +100,6 @@ def test_a_reset_that_raises_cuts_the_episode_off(kind: str) -> None:
         assert (bool(batch.truncated[1]), bool(batch.valid[1])) == (True, False)
         assert not batch.terminated[1]
         assert batch.obs["obs"][1].tolist() == first_obs(1, episode=1)
-
-
-class Unsure(Faulty):
-    """Cannot tell what came of some actions."""
-
-    def step(self, action: Any) -> Any:
-        if action == RAISE:
-            raise EpisodeCutError("the answer got lost.")
-        return super().step(action)
 
 
 @POOLS
@@ -186,27 +179,6 @@ def test_a_bad_value_stops_the_run(kind: str, fault: int, said: str) -> None:
             pool.step(act(WELL, WELL, WELL, fault))
         assert "Environment 3" in str(caught.value)
         assert f"reset(seed={episode_seed(3, 3, 0)}), action {fault}." in str(caught.value)
-
-
-class NotANumber(Faulty):
-    """Every episode has two steps; NaN is the reward, or what is seen, where `spot` says."""
-
-    def __init__(self, spot: str) -> None:
-        super().__init__(length=2)
-        self.spot, self.resets = spot, 0
-
-    def reset(self, **given: Any) -> Any:
-        obs, info = super().reset(**given)
-        self.resets += 1
-        return (obs * np.nan if (self.spot, self.resets) == ("first", 2) else obs), info
-
-    def step(self, action: Any) -> Any:
-        obs, reward, over, truncated, info = super().step(action)
-        if over and self.spot == "last":
-            obs = obs * np.nan
-        if over and self.spot == "reward":
-            reward = np.nan
-        return obs, reward, over, truncated, info
 
 
 @POOLS

@@ -159,18 +159,6 @@ def test_overlapped_learning_that_a_callback_stopped_goes_on_with_what_was_under
     assert lags == [0, 1, 1, 1, 1]
 
 
-class Moody(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """CartPole that is out of sorts while a file is there."""
-
-    def __init__(self, sorrow: str) -> None:
-        super().__init__(gymnasium.make("CartPole-v1"))
-        self.sorrow = Path(sorrow)
-
-    def step(self, action: Any) -> Any:
-        obs, *rest = self.env.step(action)
-        return (obs * np.nan if self.sorrow.exists() else obs), *rest
-
-
 @pytest.mark.parametrize("pool", ["inline", "process"])
 @pytest.mark.parametrize("collect", ["step", "overlap"])
 def test_learning_goes_on_after_an_error_of_an_environment(
@@ -184,7 +172,7 @@ def test_learning_goes_on_after_an_error_of_an_environment(
             sorrow.touch()
 
     settings = {**_TINY, "eval_episodes": 0, "collect": collect, "pool": pool, "n_envs": 2}
-    with PPO("MlpPolicy", partial(Moody, str(sorrow)), **settings) as model:
+    with PPO("MlpPolicy", partial(tasks.Moody, str(sorrow)), **settings) as model:
         with pytest.raises(EnvError, match="not finite"):
             model.learn(10_000, callback=sadden)
         sorrow.unlink()

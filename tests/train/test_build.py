@@ -138,24 +138,9 @@ def test_where_processes_cannot_start_the_pool_is_inline_and_says_why() -> None:
     parts.close()
 
 
-class BreaksInWorkers(tasks.Count):
-    """Its constructor works in this process and not in another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        if threading.current_thread() is threading.main_thread() and not _is_here():
-            raise RuntimeError("no licence on this process")
-
-
-def _is_here() -> bool:
-    import multiprocessing
-
-    return multiprocessing.parent_process() is None
-
-
 def test_an_environment_that_fails_in_a_worker_is_an_error_not_a_fallback() -> None:
     with pytest.raises(EnvError, match="no licence on this process"):
-        parts_of(EnvFactory(BreaksInWorkers), pool="process", n_envs=2)
+        parts_of(EnvFactory(tasks.BreaksInWorkers), pool="process", n_envs=2)
 
 
 def test_cuda_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -104,27 +103,13 @@ def test_an_episode_without_end_is_left_out_and_holds_up_nobody_else() -> None:
     assert set(report.lengths) == {1}
 
 
-class CutAtFirst(tasks.Count):
-    """Cannot tell what came of the first step of all; episodes have two steps."""
-
-    def __init__(self) -> None:
-        super().__init__(length=2)
-        self.steps = 0
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        if self.steps == 1:
-            raise EpisodeCutError("the answer got lost.")
-        return super().step(action)
-
-
 @pytest.mark.parametrize("waits", [False, True])
 def test_what_was_cut_off_is_played_again(waits: bool) -> None:
-    spec = describe_env("cut", CutAtFirst(), {})
+    spec = describe_env("cut", tasks.CutAtFirst(), {})
     with pytest.warns(UserWarning, match="the answer got lost"):
         report = evaluate(
             Idle(),
-            EnvFactory(CutAtFirst),
+            EnvFactory(tasks.CutAtFirst),
             spec,
             torch.device("cpu"),
             episodes=5,
@@ -136,22 +121,9 @@ def test_what_was_cut_off_is_played_again(waits: bool) -> None:
     assert report.unfinished == 0
 
 
-class Nap(tasks.Count):
-    """Steps that wait for all others of the process."""
-
-    together = threading.Barrier(30, timeout=30)
-
-    def __init__(self) -> None:
-        super().__init__(length=3)
-
-    def step(self, action: Any) -> Any:
-        self.together.wait()
-        return super().step(action)
-
-
 def test_environments_that_wait_are_evaluated_all_at_once() -> None:
-    cpu, spec = torch.device("cpu"), describe_env("nap", Nap(), {})
-    factory = EnvFactory(Nap)
+    cpu, spec = torch.device("cpu"), describe_env("nap", tasks.Nap(), {})
+    factory = EnvFactory(tasks.Nap)
     report = evaluate(Idle(), factory, spec, cpu, episodes=30, seed=0, max_steps=9, pool="io")
     assert report.lengths == [3] * 30
 

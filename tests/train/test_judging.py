@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
-from gymnasium import spaces
+import tasks
 
 from stoker.config import resolve
 from stoker.envs.registry import EnvFactory
@@ -22,34 +19,13 @@ from stoker.train.signals import StopRequest
 pytestmark = pytest.mark.alone
 
 
-class Costly(gymnasium.Env[Any, Any]):
-    """Nothing happens, and a step takes `cost` seconds, asleep: others hardly hold that up."""
-
-    observation_space = spaces.Box(-1, 1, (4,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, cost: float = 0.0) -> None:
-        self._cost, self._age = cost, 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self._age = 0
-        return np.zeros(4, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        if self._cost:
-            time.sleep(self._cost)
-        self._age += 1
-        return np.zeros(4, np.float32), 0.0, False, self._age >= 100, {}
-
-
 def judged(cost: float = 0.0, iterations: int = 4, **settings: Any) -> Verdict:
     given = {"env": "costly", "n_envs": 4, "n_steps": 64, "batch_size": 256, "n_epochs": 1}
     given |= {"network_arch": (16,), "device": "cpu", "eval_episodes": 0, "pool": "inline"}
     given |= {"collect": "step", "log_every": 100, **settings}
     steps = iterations * given["n_envs"] * given["n_steps"]
     config = resolve({**given, "timesteps": steps}, on_gpu=False)
-    parts = build(config, EnvFactory(Costly, {"cost": cost}))
+    parts = build(config, EnvFactory(tasks.Costly, {"cost": cost}))
     try:
         session = Session(parts, None)
         session.start_clocks()
@@ -93,7 +69,8 @@ def test_bound_by_updates() -> None:
 
 def test_before_the_first_step_there_is_none() -> None:
     parts = build(
-        resolve({"env": "costly", "n_envs": 1, "device": "cpu"}, on_gpu=False), EnvFactory(Costly)
+        resolve({"env": "costly", "n_envs": 1, "device": "cpu"}, on_gpu=False),
+        EnvFactory(tasks.Costly),
     )
     assert verdict_on(parts, 0) is None
     parts.close()
