@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from fake_nvml import FakeNvml
 from warm_start import WarmStart
 
 TESTS = Path(__file__).parent
+hypothesis.settings.register_profile("busy", deadline=None)  # which other tests may make one miss
+hypothesis.settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -392,10 +392,10 @@ def test_fifty_kills_during_training(start_stoker: Start, tmp_path: Path) -> Non
             try:
                 found = trainer.children(recursive=True)
                 family.update(child.pid for child in found)
-                workers = [
+                workers = [  # whose parent is the fork server, which is the trainer's own child
                     child
                     for child in found
-                    if "forkserver" in " ".join(child.cmdline()) and not child.children()
+                    if "forkserver" in " ".join(child.cmdline()) and child.ppid() != trainer.pid
                 ]
                 if workers:
                     rng.choice(np.array(workers, object)).kill()
