@@ -1,6 +1,6 @@
 """`python -m stoker` is the `stoker` command."""
 
-from stoker.cli.main import main
+from stoker.cli.main import run
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -11,9 +11,9 @@ def main() -> None:
     """Before anything heavy is imported: threads are counted by the cores there are."""
     leave_with_packer()
     keep_to(sys.argv[1])
-    from stoker.cli.main import main as stoker
+    from stoker.cli.main import run
 
-    stoker(sys.argv[2:])
+    run(sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import importlib
+import os
 import sys
+import threading
 import warnings
+from contextlib import suppress
 from typing import TextIO
 
 from rich.console import Console
@@ -18,6 +22,22 @@ from stoker.cli.wake import wake_gpu
 from stoker.errors import StokerError
 
 _ERRORS = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """`main`, as the process that it is. Python takes half a second to take torch apart at its end,
+    so it is left as it is, once everybody who wants to do something at the end has done it."""
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        others = [thread for thread in threading.enumerate() if not thread.daemon]
+        if len(others) > 1 or not isinstance(ended.code, int):
+            raise
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # whoever read it has left
+                stream.flush()
+        os._exit(ended.code)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import importlib
 import math
 import os
 import threading
@@ -106,6 +108,8 @@ class _Events:
         self._writer: Any = None
         self._purge_step: int | None = None
         self._retry_at = 0.0
+        # In a thread, as it takes a while, and the first steps of a run mostly wait for a device.
+        threading.Thread(target=_import_writer, name="stoker-import", daemon=True).start()
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
         if self._writer is not None and self._write(step, scalars):
@@ -182,3 +186,8 @@ class _Events:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         self.trouble = f"Cannot write TensorBoard events in {self.path}: {reason}."
         self._writer = None
+
+
+def _import_writer() -> None:
+    with contextlib.suppress(ImportError):  # which is said where the writer is needed
+        importlib.import_module("torch.utils.tensorboard")

@@ -1,7 +1,10 @@
-"""Waking the GPU early: what the driver is asked, and that nobody minds if there is none."""
+"""How a command begins and ends: the GPU is woken early, and nobody is forgotten at the end."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -63,3 +66,55 @@ def test_without_a_driver_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_where_nobody_will_use_it_the_gpu_is_left_asleep(arguments: list[str]) -> None:
     assert wake.wake_gpu(arguments) is None
+
+
+def test_a_module_is_waited_for_until_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, looks = ModuleType("half_imported"), list[float]()
+    module.__spec__ = type("Spec", (), {"_initializing": True})()
+
+    def rest(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            monkeypatch.setitem(sys.modules, "half_imported", module)
+        if len(looks) == 6:
+            module.__spec__._initializing = False  # type: ignore[union-attr]
+
+    monkeypatch.setattr(wake.time, "sleep", rest)
+    assert wake._once_imported("half_imported") is module
+    assert len(looks) == 6
+
+
+_ENDS = """
+import atexit, sys, threading, time
+from stoker.cli.main import run
+
+def late():
+    time.sleep(0.2)
+    print("late")
+
+atexit.register(print, "at the end")
+if sys.argv[1] == "thread":
+    threading.Thread(target=late).start()
+run(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "words", "code", "said"),
+    [
+        ("none", ["--version"], 0, ["stoker", "at the end"]),
+        ("thread", ["--version"], 0, ["stoker", "late", "at the end"]),
+        ("none", ["tarin"], 2, ["at the end"]),
+    ],
+)
+def test_everybody_has_done_what_they_wanted_when_a_process_ends(
+    threads: str, words: list[str], code: int, said: list[str]
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDS, threads, *words], capture_output=True, text=True
+    )
+    assert ended.returncode == code
+    lines = ended.stdout.splitlines()
+    assert len(lines) == len(said)
+    assert all(line.startswith(start) for line, start in zip(lines, said, strict=True))
+    assert ("train" in ended.stderr) == (code == 2)
