@@ -121,7 +121,8 @@ class Session:
         if not self.unfinished:
             return True
         if every == 0 and isinstance(self.parts.pool, DevicePool):
-            return time.perf_counter() - self._logged_at >= _LOGS_APART_S
+            # Before a checkpoint in any case: which is the best must not depend on the time.
+            return self.save_due or time.perf_counter() - self._logged_at >= _LOGS_APART_S
         return self.counters.iteration % max(every, 1) == 0
 
     @property

@@ -16,13 +16,14 @@ from stoker.config import resolve
 from stoker.envs.registry import EnvFactory
 from stoker.errors import BadValueError, ConfigError
 from stoker.runs import checkpoint
-from stoker.train import loop
+from stoker.train import loop, session
 from stoker.train.agent import PPO
 from stoker.train.build import build
 from stoker.train.parts import Parts
+from stoker.train.progress import Progress
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
-from stoker.train.start import resume, train
+from stoker.train.start import Audience, resume, train
 from stoker.types import TensorStep
 
 SIZES: dict[str, Any] = {"n_envs": 6, "n_steps": 16, "batch_size": 24, "n_epochs": 2}
@@ -305,3 +306,27 @@ def test_a_run_from_before_there_were_populations_goes_on() -> None:
     after.restore(old)
     for name, value in before.tensors().items():
         assert torch.equal(after.tensors()[name], value), name
+
+
+class Logged(Audience):
+    """Counts the iterations that were logged."""
+
+    def __init__(self) -> None:
+        self.iterations: list[int] = []
+
+    def progresses(self, progress: Progress) -> None:
+        self.iterations.append(progress.iteration)
+
+
+@pytest.mark.parametrize(
+    ("log_every", "logged"), [(0, [5, 10, 15, 20]), (1, list(range(1, 21))), (6, [6, 12, 18, 20])]
+)
+def test_logs_are_some_time_apart_but_none_is_missing_before_a_checkpoint(
+    log_every: int, logged: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_LOGS_APART_S", 1e6)
+    given = {"env": "tensor/CartPole-v1", **SIZES, "runs_dir": str(tmp_path)}
+    given |= {"timesteps": 20 * 96, "checkpoint_every": 5 * 96, "log_every": log_every}
+    audience = Logged()
+    train(resolve(given, on_gpu=False), audience=audience)
+    assert audience.iterations == logged
