@@ -376,7 +376,7 @@ def test_fifty_kills_during_training(start_stoker: Start, tmp_path: Path) -> Non
     before = shared_memory()
     words = (
         "train --env CartPole-v1 --pool process --n-workers 2 --n-envs 8 --n-steps 64 "
-        "--batch-size 128 --timesteps 100k --device cpu --max-faults 1000 --seed 1 "
+        "--batch-size 128 --timesteps 64k --device cpu --max-faults 1000 --seed 1 "
         "--network-arch 64,64 --learning-rate 1e-3 --run-name killed --json"
     )
     process = start_stoker(*words.split())

@@ -121,7 +121,7 @@ def test_an_object_will_do_in_python(tmp_path: Path) -> None:
     envs = Isaac(Ladder(), 24)
     model = PPO("MlpPolicy", envs, **SIZES | {"n_envs": 24, "eval_episodes": 5}, learning_rate=3e-3)
     assert model.config.env.env == "<Isaac>"
-    model.learn(20_000)
+    model.learn(8_000)
     assert model.outcome is not None
     assert model.outcome.evaluation is None, "there is but one of it"
     action, _ = model.predict(np.zeros(3, np.float32))

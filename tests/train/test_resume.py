@@ -48,10 +48,10 @@ def wait_for_iterations(process: subprocess.Popen[str], run: Path, count: int) -
 @pytest.mark.parametrize(
     "flags",
     [
-        "--env CartPole-v1 --timesteps 10240 --n-steps 512",
-        "--env Pendulum-v1 --timesteps 12k --n-envs 3 --n-steps 200 --batch-size 200 "
+        "--env CartPole-v1 --timesteps 5120 --n-steps 256",
+        "--env Pendulum-v1 --timesteps 6k --n-envs 3 --n-steps 100 --batch-size 100 "
         "--pool process --n-workers 2 --target-kl 0.02 --clip-schedule linear",
-        "--env tasks:Masked --timesteps 16k --n-envs 4 --n-steps 200 --batch-size 200 "
+        "--env tasks:Masked --timesteps 8k --n-envs 4 --n-steps 100 --batch-size 100 "
         "--pool inline --shared-trunk --no-normalize-reward --ent-coef 0.01",
     ],
     ids=["cartpole", "pendulum-processes", "masked"],

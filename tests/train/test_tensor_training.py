@@ -157,7 +157,7 @@ def test_an_object_of_one_will_do_in_python() -> None:
     model = PPO("MlpPolicy", Ladder, env_kwargs={"longest": 9}, **SIZES)
     assert model.config.env.env == "tensor_envs:Ladder"
     model = PPO("MlpPolicy", Ladder(), **SIZES | {"n_envs": 24}, learning_rate=3e-3)
-    model.learn(20_000)
+    model.learn(8_000)
     action, _ = model.predict(np.zeros(3, np.float32))
     assert action == 1, "up"
 
@@ -175,7 +175,7 @@ def test_cart_pole_is_learned() -> None:
         device="cpu",
         seed=0,
     )
-    model.learn(130_000)
+    model.learn(65_536)
     from stoker.train.evaluate import evaluate
 
     report = evaluate(
