@@ -34,10 +34,17 @@ def run(arguments: list[str] | None = None) -> None:
         if len(others) > 1 or not isinstance(ended.code, int):
             raise
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # whoever read it has left
-                stream.flush()
-        os._exit(ended.code)
+        code = ended.code
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read it has left
+            code = code or 141
+        except OSError as error:
+            code = code or 1
+            print(f"error: What was said could not be written: {error}.", file=sys.stderr)
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def main(arguments: list[str] | None = None) -> None:

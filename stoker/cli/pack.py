@@ -18,7 +18,7 @@ from stoker.cli.flags import parse
 from stoker.cli.pack_view import make_view
 from stoker.config.numbers import parse_number
 from stoker.config.schema import COUNT, RunSettings
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, StokerError
 from stoker.jobs.advice import population_instead
 from stoker.jobs.entry import Options
 from stoker.jobs.job_file import read_jobs, refuse_twins
@@ -85,9 +85,13 @@ def pack(arguments: list[str]) -> int:
         packer.run()
         report = report_on(packer, time.monotonic() - began)
         view.ends(packer.entries, report)
-    write_atomically(folder / _REPORT_NAME, dumps({**report.fields, "advice": advice}))
+    told = dumps({**report.fields, "advice": advice})
     if given.json:
-        print(dumps({**report.fields, "advice": advice}))
+        print(told)
+    try:
+        write_atomically(folder / _REPORT_NAME, told)
+    except OSError as error:
+        raise StokerError(f"{folder / _REPORT_NAME} could not be written: {error}.") from error
     return _exit_code(report, stop)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stoker.cli.train import TrainArguments, clean_output, parse_train
+from stoker.errors import ConfigError, StokerError
 from stoker.runs.strict_json import dumps
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ class TuneArguments(TrainArguments):
 def tune(arguments: list[str]) -> int:
     """`stoker tune`."""
     config, given = parse_train(arguments, "tune", TuneArguments)
+    wanted = given.until_reward
+    if wanted is not None and not math.isfinite(wanted):
+        raise ConfigError(f"until_reward is {wanted:g}; it must be a number.")
     from stoker.train.tuned import keep  # late: `--help` is quick
     from stoker.tune.tuning import tune as search
 
@@ -45,22 +50,29 @@ def tune(arguments: list[str]) -> int:
             given.until_reward,
             lambda what: doing.print(f"[dim]{escape(what)}[/]"),
         )
-        place = keep(config.env.env, found.spec, found.config.flat(), found.best)
+        place, trouble = None, f"No candidate came to a mean reward of {wanted} in the time given."
+        if found.trials[0][1].measured > 0:
+            try:
+                place = keep(config.env.env, found.spec, found.config.flat(), found.best)
+            except OSError as error:
+                trouble = f"What was found could not be kept for --preset auto: {error}."
         if answer is not None:
             print(dumps(as_object(found, place)), file=answer)
         else:
-            _show(Console(highlight=False), found, given.until_reward is not None, place)
+            _show(Console(highlight=False), found, wanted is not None, place)
+    if place is None:
+        raise StokerError(trouble)
     return 130 if found.interrupted else 0
 
 
-def as_object(found: Tuned, place: Path) -> dict[str, Any]:
+def as_object(found: Tuned, place: Path | None) -> dict[str, Any]:
     """For one object of JSON."""
     return {
         "env": found.config.env.env,
         "best": dict(found.best),
         "measured": found.trials[0][1].measured,
         "base": found.base.measured,
-        "gain": found.gain,
+        "gain": found.gain if math.isfinite(found.gain) else None,
         "trials": [
             {"settings": dict(one), "predicted": trial.predicted, "measured": trial.measured}
             for one, trial in found.trials
@@ -69,12 +81,12 @@ def as_object(found: Tuned, place: Path) -> dict[str, Any]:
         "pruned": found.pruned,
         "failed": [{"settings": dict(one), "why": why} for one, why in found.failed],
         "interrupted": found.interrupted,
-        "preset": str(place),
+        "preset": None if place is None else str(place),
         "took_s": found.took_s,
     }
 
 
-def _show(console: Console, found: Tuned, to_a_reward: bool, place: Path) -> None:
+def _show(console: Console, found: Tuned, to_a_reward: bool, place: Path | None) -> None:
     names = list(found.best)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in names:
@@ -92,7 +104,8 @@ def _show(console: Console, found: Tuned, to_a_reward: bool, place: Path) -> Non
         f"\n{len(found.trials)} of {found.considered} candidates measured in {found.took_s:.0f} s; "
         f"the best is {found.gain:.2f} times as quick as the job as it was."
     )
-    console.print(f"Kept in {escape(str(place))}: use it with [bold]--preset auto[/].")
+    if place is not None:
+        console.print(f"Kept in {escape(str(place))}: use it with [bold]--preset auto[/].")
 
 
 def _measured(score: float, to_a_reward: bool) -> str:

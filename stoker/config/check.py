@@ -144,10 +144,15 @@ def _names(config: Config) -> Iterator[str]:
             f"env_kwargs cannot be kept in a file: {error}. Use plain numbers, words, lists and "
             "mappings, or name a function that makes the environment."
         )
-    name = config.run.run_name
-    if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+    if config.run.run_name:
+        yield from name_problems(config.run.run_name)
+
+
+def name_problems(run_name: str) -> Iterator[str]:
+    """Why a run cannot be called so: it is a folder's name, and leads nowhere else."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run_name):
         yield (
-            f"run_name {name!r} cannot be a folder's name; use up to 100 letters, digits, '.', "
+            f"run_name {run_name!r} cannot be a folder's name; use up to 100 letters, digits, '.', "
             "'_' and '-', beginning with a letter or digit."
         )
 

@@ -58,12 +58,12 @@ def _is_word(word: Any) -> bool:
 
 
 def refuse_twins(jobs: Sequence[Job]) -> None:
-    """ConfigError where two jobs would train in one folder."""
-    seen: set[Path] = set()
+    """ConfigError where two jobs would train in one folder, or write to one log."""
+    seen: set[str] = set()
     for job in jobs:
-        if job.path in seen:
+        if job.name in seen:
             raise ConfigError(
                 f"Two jobs are called {job.name}, and a run trains once at a time. Give each a "
                 "run_name of its own."
             )
-        seen.add(job.path)
+        seen.add(job.name)

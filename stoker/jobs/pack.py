@@ -102,7 +102,8 @@ class Packer:
     def _start(self, entry: Entry, cores: tuple[int, ...]) -> None:
         job, again = entry.job, entry.code is not None
         words, how, saved = first_words(job, cores), "started", saved_steps(job)
-        if again and saved is not None:
+        own = job.words[0] == "resume" or not entry.was_there
+        if again and saved is not None and own:
             words, how = resuming_words(job), f"goes on from step {saved:,}"
         elif again:
             self._set_aside(entry)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stoker.config.check import name_problems
 from stoker.config.load import find_preset, read_file
 from stoker.config.names import find_field
 from stoker.config.numbers import parse_count
@@ -41,6 +43,8 @@ def make_job(words: Sequence[str], default_name: str, runs_dir: str) -> Job:
     if command == "resume":
         return _resumed(words, str(settings.get("runs_dir", runs_dir)))
     name = str(settings.get("run_name") or default_name)
+    if problems := list(name_problems(name)):  # before a log or a file is called so
+        raise ConfigError(problems)
     added = {"run_name": name, "runs_dir": str(settings.get("runs_dir", runs_dir))}
     return Job(
         name,
@@ -84,12 +88,13 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     What is wrong with any of them is for the run itself to say.
     """
     flags = {name: value for name, value, _, _ in _flags(words)}
-    try:
+    file: dict[str, Any] = {}
+    preset: Mapping[str, Any] = {}
+    with suppress(ConfigError):
         file = read_file(Path(flags["config"])) if "config" in flags else {}
+    with suppress(ConfigError):  # also for `auto`: what was tuned is the run's to look up
         named = flags.get("preset", file.pop("preset", None))
         preset = find_preset(named) if named is not None else {}
-    except ConfigError:
-        file, preset = {}, {}
     return {**preset, **by_name(file), **{n: v for n, v in flags.items() if n not in _BESIDES}}
 
 

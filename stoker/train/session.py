@@ -31,7 +31,7 @@ from stoker.types import LearnReport
 
 _MOST_EMPTY = 100  # rollouts
 _STATUS_EVERY_S = 1.0
-_LOGS_APART_S = 0.25  # where iterations are many a second, and each log would wait for the device
+LOGS_APART_S = 0.25  # where iterations are many a second, and each log would wait for the device
 
 
 class Session:
@@ -122,7 +122,7 @@ class Session:
             return True
         if every == 0 and isinstance(self.parts.pool, DevicePool):
             # Before a checkpoint in any case: which is the best must not depend on the time.
-            return self.save_due or time.perf_counter() - self._logged_at >= _LOGS_APART_S
+            return self.save_due or time.perf_counter() - self._logged_at >= LOGS_APART_S
         return self.counters.iteration % max(every, 1) == 0
 
     @property

@@ -130,13 +130,14 @@ def memory_need(
     elsewhere = processes if elsewhere is None else elsewhere
     overlaps = may_overlap(config, elsewhere)
     rows = capacity(config) if overlaps and elsewhere else config.ppo.n_steps
-    rollouts = rollout_size(spec, rows, config.env.n_envs) * (2 if overlaps else 1)
+    agents = config.run.population
+    rollouts = rollout_size(spec, rows, agents * config.env.n_envs) * (2 if overlaps else 1)
     workers = config.env.n_workers * _WORKER_BYTES + Rows.size(spec, config.env.n_envs)
     return MemoryNeed(
         device.type,
         rollouts,
-        4 * 4 * count_parameters(config, spec),
-        16 * config.rows_at_once * sum(config.network.network_arch),
+        agents * 4 * 4 * count_parameters(config, spec),
+        agents * 16 * config.rows_at_once * sum(config.network.network_arch),
         devices.free_memory(device),
         workers if processes else 0,
         devices.free_memory(torch.device("cpu")),

@@ -29,6 +29,9 @@ from stoker.types import EnvSpec
 
 _SIZES = ("n_envs", "n_steps", "batch_size", "n_epochs", "network_arch")
 """Kept besides what was tuned: what it was tuned for."""
+_TUNED = ("pool", "n_workers", "in_flight", "collect", "torch_threads", "precision")
+_KEPT = {*_SIZES, *_TUNED}
+"""All that a file of tuned settings may set: where a run is written, say, is nothing it knows."""
 
 
 def resolve_here(
@@ -40,17 +43,18 @@ def resolve_here(
     return resolve(settings, preset=preset, file=file, on_gpu=on_gpu, tuned=tuned)
 
 
-def machine() -> dict[str, Any]:
-    """What settings that are quick on one machine depend on."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+def machine(device: str = "auto") -> dict[str, Any]:
+    """What settings that are quick on one machine, where `device` learns, depend on."""
+    on_gpu = torch.cuda.is_available() and device != "cpu"
+    gpu = torch.cuda.get_device_name() if on_gpu else None
     return {"cores": devices.usable_cores(), "gpu": gpu, "torch": torch.__version__}
 
 
-def place_of(env: str, spec: EnvSpec) -> Path:
+def place_of(env: str, spec: EnvSpec, device: str = "auto") -> Path:
     """Where the settings for an environment with these spaces lie, on this machine."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     spaces = {k: v for k, v in spec_json.encode(spec).items() if k != "name"}
-    key = dumps({"machine": machine(), "env": env, "spaces": spaces}, sort_keys=True)
+    key = dumps({"machine": machine(device), "env": env, "spaces": spaces}, sort_keys=True)
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", env).strip("-.")[:60] or "env"
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     return home / "stoker" / "tuned" / f"{name}-{digest}.yaml"
@@ -58,10 +62,11 @@ def place_of(env: str, spec: EnvSpec) -> Path:
 
 def keep(env: str, spec: EnvSpec, flat: Mapping[str, Any], tuned: Mapping[str, Any]) -> Path:
     """Write the settings down; where."""
-    place = place_of(env, spec)
+    place = place_of(env, spec, flat["device"])
     place.parent.mkdir(parents=True, exist_ok=True)
     settings = {name: flat[name] for name in _SIZES} | dict(tuned)
-    header = f"# What `stoker tune` found for {env} on {machine()}; `--preset auto` uses it.\n"
+    where = machine(flat["device"])
+    header = f"# What `stoker tune` found for {env} on {where}; `--preset auto` uses it.\n"
     write_atomically(place, header + dump_settings(settings))
     return place
 
@@ -71,14 +76,20 @@ def find_for(flags: Mapping[str, Any], in_file: Mapping[str, Any]) -> dict[str, 
     given = {**in_file, **flags}
     defaults = {field.name: field.default for field in fields(EnvSettings)}
     env = given.get("env") or given.get("env_id") or defaults["env"]
-    return find(str(env), given.get("env_kwargs") or {})
+    env_kwargs = given.get("env_kwargs") or {}
+    if not isinstance(env_kwargs, Mapping):
+        return {}  # which is said where settings are checked
+    return find(str(env), env_kwargs, str(given.get("device", "auto")))
 
 
-def find(env: str, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def find(env: str, env_kwargs: Mapping[str, Any], device: str = "auto") -> dict[str, Any]:
     """What was found for this environment on this machine; without that, nothing and a warning."""
-    place = place_of(env, describe(EnvFactory(env, dict(env_kwargs))))
+    place = place_of(env, describe(EnvFactory(env, dict(env_kwargs))), device)
     try:
-        return parse_settings(place.read_bytes())
+        found = parse_settings(place.read_bytes())
+        if strange := sorted(found.keys() - _KEPT):
+            raise ValueError(f"it sets {', '.join(strange)}, which tuning does not")
+        return found
     except FileNotFoundError:
         why = "nothing was tuned for this environment on this machine yet"
     except (OSError, ValueError) as error:

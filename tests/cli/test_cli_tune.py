@@ -51,6 +51,36 @@ def test_all_of_it_is_one_strict_object(capfd: pytest.CaptureFixture[str], tmp_p
     assert config.compute.torch_threads == found["best"]["torch_threads"]
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--until-reward", "nan"], 2, "until_reward is nan; it must be a number"),
+        (
+            ["--until-reward", "900", "--timesteps", "128"],
+            1,
+            "No candidate came to a mean reward of 900",
+        ),
+    ],
+)
+def test_a_reward_that_nobody_comes_to_is_no_success(
+    words: list[str], code: int, says: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found, _, said = called(capfd, *SMALL, *words)
+    assert found == code
+    assert says in " ".join(said.split())
+    assert not (tmp_path / "home").exists()
+
+
+def test_what_cannot_be_kept_is_shown_all_the_same(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
+    code, out, said = called(capfd, *SMALL, "--json")
+    assert code == 1
+    assert loads(out)["preset"] is None
+    assert "could not be kept for --preset auto" in " ".join(said.split())
+
+
 def test_a_reader_sees_predicted_beside_measured(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = called(capfd, *SMALL)
     assert code == 0

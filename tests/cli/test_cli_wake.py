@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from types import ModuleType
@@ -82,6 +83,21 @@ def test_a_module_is_waited_for_until_it_is_whole(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(wake.time, "sleep", rest)
     assert wake._once_imported("half_imported") is module
     assert len(looks) == 6
+
+
+@pytest.mark.parametrize(("into", "code"), [("/dev/full", 1), ("a pipe nobody reads", 141)])
+def test_what_could_not_be_written_is_no_success(into: str, code: int) -> None:
+    if into == "/dev/full":
+        with open(into, "w") as full:
+            words = [sys.executable, "-m", "stoker", "presets", "--json"]
+            ended = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert "could not be written" in ended.stderr
+    else:
+        read, write = os.pipe()
+        os.close(read)
+        ended = subprocess.run([sys.executable, "-m", "stoker", "presets"], stdout=write)
+        os.close(write)
+    assert ended.returncode == code
 
 
 _ENDS = """

@@ -43,6 +43,16 @@ def test_settings_come_from_words_over_file_over_preset(tmp_path: Path) -> None:
     ]
 
 
+def test_a_preset_that_is_looked_up_later_leaves_the_file_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("run_name: mine\nseed: 7\nruns_dir: elsewhere\n")
+    words = ["train", "--config", str(file), "--preset", "auto"]
+    assert [str(job.path) for job in copies(words, 2, "pack-1", "runs")] == [
+        "elsewhere/mine-s7",
+        "elsewhere/mine-s8",
+    ]
+
+
 def test_what_a_job_cannot_know_of_is_left_to_the_run() -> None:
     assert settings_of(["train", "--preset", "nonsense", "--nonsense", "3"]) == {}
     assert settings_of(["train", "--config", "nowhere.yaml", "--lr", "1"])["learning_rate"] == "1"
@@ -115,6 +125,9 @@ def test_a_file_lists_words_and_settings(tmp_path: Path) -> None:
         ("- !!python/object/apply:os.system ['true']", "loaded safely"),
         ("- &a [train]\n- *a", "aliases"),
         ("- [train", "loaded safely"),
+        ("- {run_name: /tmp/elsewhere}", "entry 1: run_name '/tmp/elsewhere' cannot be a folder"),
+        ("- {run_name: ../elsewhere}", "cannot be a folder's name"),
+        ("- [train, --run-name, ../elsewhere]", "cannot be a folder's name"),
     ],
 )
 def test_a_bad_file_is_explained(text: str, says: str, tmp_path: Path) -> None:
@@ -128,7 +141,7 @@ def test_a_missing_file_is_explained(tmp_path: Path) -> None:
 
 
 def test_no_two_jobs_train_one_run(tmp_path: Path) -> None:
-    jobs = listed(tmp_path, "- [train, --run-name, one]\n- {run_name: one}\n")
+    jobs = listed(tmp_path, "- [train, --run-name, one]\n- {run_name: one, runs_dir: other}\n")
     with pytest.raises(ConfigError, match="Two jobs are called one"):
         refuse_twins(jobs)
 

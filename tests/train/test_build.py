@@ -20,7 +20,7 @@ from stoker.pools.process import ProcessPool
 from stoker.train import devices
 from stoker.train.build import build
 from stoker.train.parts import Parts
-from stoker.train.sizes import check_fit
+from stoker.train.sizes import check_fit, memory_need
 
 
 def parts_of(env: Any = None, **settings: Any) -> Parts:
@@ -96,6 +96,16 @@ def test_a_gpus_minibatch_may_be_too_large_since_it_can_be_split(
         config = resolve({**settings, "device": "cpu", "micro_batch": micro_batch})
         with pytest.raises(ConfigError) if refused else nullcontext():
             check_fit(config, parts.pool.spec, torch.device(device), elsewhere=False)
+
+
+def test_a_population_takes_the_memory_of_all_its_agents() -> None:
+    parts = parts_of()
+    parts.close()
+    one, ten = (
+        memory_need(resolve({"device": "cpu", "population": agents}), parts.pool.spec, parts.device)
+        for agents in (1, 10)
+    )
+    assert ten.total == pytest.approx(10 * one.total, rel=0.01)
 
 
 def test_memory_that_only_just_suffices_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,8 +142,8 @@ def test_what_one_has_learned_the_other_goes_on_from(
 
 
 def test_they_take_over_amid_a_run_with_what_was_learned(monkeypatch: Any) -> None:
-    monkeypatch.setattr(swap, "_AFTER_S", 0.0)
-    monkeypatch.setattr(swap, "_WORTH_S", 0.0)
+    monkeypatch.setattr(swap, "AFTER_S", 0.0)
+    monkeypatch.setattr(swap, "WORTH_S", 0.0)
     monkeypatch.setattr(build_module, "gains_from_kernels", lambda parts: True)
     parts = parts_of(Pendulum, 40)
     kept: list[dict[str, torch.Tensor]] = []
@@ -167,8 +167,8 @@ def test_they_take_over_amid_a_run_with_what_was_learned(monkeypatch: Any) -> No
 
 
 def test_what_cannot_be_built_leaves_training_as_it_was(monkeypatch: Any) -> None:
-    monkeypatch.setattr(swap, "_AFTER_S", 0.0)
-    monkeypatch.setattr(swap, "_WORTH_S", 0.0)
+    monkeypatch.setattr(swap, "AFTER_S", 0.0)
+    monkeypatch.setattr(swap, "WORTH_S", 0.0)
 
     def fail(self: swap.Swap) -> swap.Built:
         raise RuntimeError("no compiler\nand much more")

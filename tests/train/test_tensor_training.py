@@ -324,7 +324,7 @@ class Logged(Audience):
 def test_logs_are_some_time_apart_but_none_is_missing_before_a_checkpoint(
     log_every: int, logged: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_LOGS_APART_S", 1e6)
+    monkeypatch.setattr(session, "LOGS_APART_S", 1e6)
     given = {"env": "tensor/CartPole-v1", **SIZES, "runs_dir": str(tmp_path)}
     given |= {"timesteps": 20 * 96, "checkpoint_every": 5 * 96, "log_every": log_every}
     audience = Logged()

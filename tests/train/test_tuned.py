@@ -67,7 +67,9 @@ def test_other_machines_environments_and_spaces_have_their_own(
     assert tuned.place_of("CartPole-v1", spec) != here
 
 
-@pytest.mark.parametrize("content", ["- a\n- list\n", "n_envs: [1", "\xff"])
+@pytest.mark.parametrize(
+    "content", ["- a\n- list\n", "n_envs: [1", "\xff", "n_envs: 6\nruns_dir: elsewhere\n"]
+)
 def test_a_file_that_is_no_use_is_said_and_left(content: str) -> None:
     keep().write_text(content)
     with pytest.warns(UserWarning, match="cannot be used"):
