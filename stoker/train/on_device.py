@@ -39,8 +39,8 @@ def open_on_device(
         return pool, config, [Decision("pool", "on the device", why)]
     spec = describe_tensor_env(name, made)
     breaks = _check_tensors(made, spec, device)
+    check_crowd(made, config, spec, device)  # first, as it names the largest population that fits
     check_fit(config, spec, device, elsewhere=False)
-    check_crowd(made, config, spec, device)
     n_envs = config.env.n_envs * config.run.population
     tensors = TensorPool(made, spec, n_envs, device, capturable=not breaks)
     why = f"a tensor environment: {n_envs:,} step at once where the network is"

@@ -87,17 +87,17 @@ def test_a_module_is_waited_for_until_it_is_whole(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("into", "code"), [("/dev/full", 1), ("a pipe nobody reads", 141)])
 def test_what_could_not_be_written_is_no_success(into: str, code: int) -> None:
+    words = [sys.executable, "-m", "stoker", "presets", "--json"]
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     if into == "/dev/full":
-        with open(into, "w") as full:
-            words = [sys.executable, "-m", "stoker", "presets", "--json"]
-            ended = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
-        assert "could not be written" in ended.stderr
+        write = os.open(into, os.O_WRONLY)
     else:
         read, write = os.pipe()
         os.close(read)
-        ended = subprocess.run([sys.executable, "-m", "stoker", "presets"], stdout=write)
-        os.close(write)
+    ended = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, env=buffered)
+    os.close(write)
     assert ended.returncode == code
+    assert ("could not be written" in ended.stderr) == (into == "/dev/full")
 
 
 _ENDS = """

@@ -77,9 +77,10 @@ def test_a_file_that_is_no_use_is_said_and_left(content: str) -> None:
     assert config.env.n_envs == 1
 
 
-def test_a_setting_that_there_is_not_is_refused() -> None:
-    keep().write_text("n_envz: 3\n")
-    with pytest.raises(ConfigError, match="There is no setting 'n_envz'"):
+def test_a_setting_that_there_is_not_is_said_with_the_file_it_is_in() -> None:
+    place = keep()
+    place.write_text("n_envz: 3\n")
+    with pytest.warns(UserWarning, match=f"{place.name} cannot be used .it sets n_envz, which"):
         parse_train([*FLAGS, "--env", "CartPole-v1"])
 
 
