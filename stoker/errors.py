@@ -66,6 +66,10 @@ class RunError(StokerError):
     exit_code = 2
 
 
+class NameTakenError(RunError):
+    """There is a run of that name already."""
+
+
 class TrainingError(StokerError):
     """Training cannot go on (the loss stays non-finite, for one)."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.config.settings_yaml import dump_settings, parse_settings
-from stoker.errors import ConfigError, RunError
+from stoker.errors import ConfigError, NameTakenError, RunError
 from stoker.runs.lock import RunLock, take_lock
 from stoker.runs.strict_json import dumps, loads, write_atomically
 
@@ -54,6 +54,17 @@ class RunFolder:
                 "--runs-dir."
             ) from error
         return cls(path)
+
+    @classmethod
+    def create_unnamed(cls, runs_dir: Path, stem: str) -> RunFolder:
+        """The same under the first name that is free of `stem`, `stem-2`, `stem-3` and so on."""
+        name, number = stem, 1
+        while True:
+            try:
+                return cls.create(runs_dir, name)
+            except NameTakenError:
+                number += 1
+                name = f"{stem}-{number}"
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -146,8 +157,8 @@ def is_run(path: Path) -> bool:
     return os.path.isfile(path / CONFIG_NAME) and os.path.isdir(path / CHECKPOINTS_NAME)
 
 
-def _taken(path: Path) -> RunError:
-    return RunError(
+def _taken(path: Path) -> NameTakenError:
+    return NameTakenError(
         f"{path} exists already. Choose another name with --run-name, or go on with that run: "
         f"stoker resume {path.name}"
     )

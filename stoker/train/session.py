@@ -132,8 +132,13 @@ class Session:
 
     @property
     def save_due(self) -> bool:
+        return self._best_unsaved or self._checkpoint_due
+
+    @property
+    def _checkpoint_due(self) -> bool:
+        """At the same steps whether or not the run was stopped, and saved then, in between."""
         every = self.config.run.checkpoint_every or max(1, self.config.run.timesteps // 10)
-        return self._best_unsaved or self.counters.env_steps - self.counters.saved_at >= every
+        return self.counters.env_steps // every > self.counters.saved_at // every
 
     def mark(self) -> None:
         """Remember where the environments and the noise stand, should collecting fail."""
@@ -287,8 +292,9 @@ class Session:
             counters.saved_at == counters.env_steps and not self._best_unsaved
         ):
             return
-        if not (self.evaluates and self.config.run.eval_every):
-            self._note_best()
+        by_training = not (self.evaluates and self.config.run.eval_every)
+        if by_training and (self._checkpoint_due or not self.unfinished):
+            self._note_best()  # not where it was stopped: the best is the same without that
         self._best_unsaved = False
         counters.wall_s, counters.saved_at = self.wall_s, counters.env_steps
         self._write(self.checkpoint())

@@ -90,9 +90,13 @@ def train(
 def open_folder(parts: Parts) -> RunFolder:
     """A new folder for a run of `parts`, with what is known before the first step."""
     run = parts.config.run
-    name = run.run_name or _name_of(parts.config)
-    folder = RunFolder.create(Path(run.runs_dir), name)
-    parts.config = dataclasses.replace(parts.config, run=dataclasses.replace(run, run_name=name))
+    runs_dir = Path(run.runs_dir)
+    if run.run_name:
+        folder = RunFolder.create(runs_dir, run.run_name)
+    else:
+        folder = RunFolder.create_unnamed(runs_dir, _name_of(parts.config))
+    run = dataclasses.replace(run, run_name=folder.name)
+    parts.config = dataclasses.replace(parts.config, run=run)
     flat = parts.config.flat()
     folder.write_config(flat)
     write_lineage(folder, parent=None, config=flat, spaces=spec_json.encode(parts.pool.spec))

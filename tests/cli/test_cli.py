@@ -246,6 +246,7 @@ def test_what_an_environment_prints_does_not_stand_in_the_json(stoker: Run) -> N
     words = "train --env tasks:Talking --timesteps 256 --device cpu --json --pool"
     for pool in ("inline", "process"):
         ended = stoker(*words.split(), pool)
+        assert ended.returncode == 0, ended.stderr
         assert json.loads(ended.stdout)["env_steps"] == 256
         assert "hello from the environment" in ended.stderr
 

@@ -25,6 +25,14 @@ def test_a_new_run_has_its_folders(run: RunFolder) -> None:
     assert RunFolder.open(run.path).path == run.path
 
 
+def test_runs_that_have_no_name_of_their_own_do_not_take_each_others(tmp_path: Path) -> None:
+    """Two that begin within a second have the same stem."""
+    made = [RunFolder.create_unnamed(tmp_path, "walker-s0").name for _ in range(3)]
+    assert made == ["walker-s0", "walker-s0-2", "walker-s0-3"]
+    with pytest.raises(RunError, match="cannot be a folder's name"):
+        RunFolder.create_unnamed(tmp_path, "../walker")
+
+
 def test_a_taken_name_says_what_to_do(run: RunFolder) -> None:
     with pytest.raises(RunError, match=r"exists already.*--run-name.*stoker resume walker"):
         RunFolder.create(run.path.parent, "walker")
