@@ -83,7 +83,8 @@ def _side(words: str, jobs: int, mps: Literal["on", "off"]) -> Side:
 def _compare(env: str) -> Iterator[Row]:
     tensors = env.startswith("tensor/")
     narrow = " --network-arch 64,64" if tensors or not _HAS_GPU else ""  # a population's limit
-    words = f"train --env {env} {_HEAVY}{narrow} {_SAME_WORK}"
+    built = " --kernels fused" if tensors else ""  # before anything is measured, on every side
+    words = f"train --env {env} {_HEAVY}{narrow}{built} {_SAME_WORK}"
     alone = _side(words, 1, "off")
     apart = _side(words, _JOBS, "off")
     row = partial(_row, env)

@@ -20,7 +20,7 @@ import torch
 from bench.record import Cases, Row
 from bench.turns import by_turns, middle_ratio
 
-_REPEATS = 3
+_REPEATS = 2 if torch.cuda.is_available() else 3
 _BUSY = ("--env", "bench.load:Busy", "--env-kwargs", "{seconds: 0.0008}")
 _AWAITING = ("--env", "bench.io:Awaiting", "--env-kwargs", "{seconds: 0.02, long_s: 0}")
 

@@ -59,7 +59,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(config: Config, tell: Tell = lambda _: None) -> Diagnosis:
-    """Probe the job that `config` describes, for a minute at most."""
+    """Probe the job that `config` describes, for about a minute: what has begun is ended."""
     began = time.perf_counter()
     known = machine_facts()
     device = devices.find_device(config.compute.device)

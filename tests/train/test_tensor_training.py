@@ -175,7 +175,7 @@ def test_cart_pole_is_learned() -> None:
         device="cpu",
         seed=0,
     )
-    model.learn(65_536)
+    model.learn(98_304)
     from stoker.train.evaluate import evaluate
 
     report = evaluate(
