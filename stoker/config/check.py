@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stoker.config.schema import Config
-from stoker.config.vary import read_vary
+from stoker.config.vary import Each, read_vary
 
 MOST_ROWS = 2**31
 """Rows of the largest rollout: past any memory, and the divisors of more take long to find."""
@@ -166,6 +166,11 @@ def _vary(config: Config) -> Iterator[str]:
             ppo = dataclasses.replace(config.ppo, **drawn)
             found = _out_of_range(dataclasses.replace(config, ppo=ppo))
             yield from (f"vary: {one}" for one in found if one.startswith(f"{name} is "))
+        if isinstance(spread, Each) and len(spread.values) != config.run.population:
+            yield (
+                f"vary: {name} has {len(spread.values)} numbers, one for each agent, and "
+                f"population is {config.run.population}."
+            )
     if config.run.vary and config.run.population == 1:
         yield (
             "vary is what agents of a population differ in, and population is 1. Add --population "

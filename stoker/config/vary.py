@@ -61,8 +61,27 @@ class Choice(NamedTuple):
         return list(self.values)
 
 
-def read_spread(written: object) -> Range | Choice:
-    """What to draw from, as `"1e-4..1e-2"`, `"0,0.01"` or `[0, 0.01]`; ValueError if neither."""
+class Each(NamedTuple):
+    """Nothing to draw: every agent's own number, in their order."""
+
+    values: tuple[float, ...]
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """All that there are."""
+        return self.values
+
+    @property
+    def plain(self) -> dict[str, list[float]]:
+        """As it is written."""
+        return {"each": list(self.values)}
+
+
+def read_spread(written: object) -> Range | Choice | Each:
+    """What to draw from, as `"1e-4..1e-2"`, `"0,0.01"`, `[0, 0.01]` or, for each agent its own,
+    `{"each": [0, 0.01]}`; ValueError if it is none of these."""
+    if isinstance(written, dict) and [*written] == ["each"] and isinstance(written["each"], list):
+        return Each(tuple(parse_number(part) for part in written["each"]))
     if isinstance(written, str) and ".." in written:
         low, high = (parse_number(end) for end in written.split("..", 1))
         if low >= high:
@@ -80,7 +99,7 @@ def read_spread(written: object) -> Range | Choice:
 class Reading(NamedTuple):
     """What `vary` says, by setting, and what is wrong with it."""
 
-    spreads: dict[str, Range | Choice]
+    spreads: dict[str, Range | Choice | Each]
     problems: list[str]
 
 
@@ -121,7 +140,9 @@ def drawn_settings(vary: Mapping[str, Any], seed: int, agents: int) -> list[dict
     spreads = read_vary(vary).spreads
     return [
         {
-            name: spread.draw(random.Random(f"{seed} {agent} {name}").random())
+            name: spread.values[agent]
+            if isinstance(spread, Each)
+            else spread.draw(random.Random(f"{seed} {agent} {name}").random())
             for name, spread in spreads.items()
         }
         for agent in range(agents)

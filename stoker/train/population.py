@@ -88,7 +88,9 @@ def _drawn(config: Config) -> list[dict[str, float]]:
     return drawn_settings(run.vary, run.seed, run.population)
 
 
-def _in_words(held: str | list[float]) -> str:
+def _in_words(held: str | list[float] | dict[str, list[float]]) -> str:
+    if isinstance(held, dict):
+        return "what each was given"
     return held if isinstance(held, str) else ", ".join(f"{value:g}" for value in held)
 
 

@@ -159,3 +159,21 @@ def test_what_may_differ_is_what_the_learner_takes() -> None:
     from stoker.learn.fused import Scalars
 
     assert Scalars._fields == VARIED
+
+
+def test_each_agent_can_be_given_its_own() -> None:
+    vary = {"lr": {"each": [1e-3, "1e-4", 1e-2, 1e-3]}}
+    config = resolve({"vary": vary, "population": 4})
+    kept = from_flat(config.flat()).run.vary
+    assert kept == {"learning_rate": {"each": [1e-3, 1e-4, 1e-2, 1e-3]}}
+    drawn = drawn_settings(kept, seed=7, agents=4)
+    assert [each["learning_rate"] for each in drawn] == [1e-3, 1e-4, 1e-2, 1e-3]
+
+
+def test_what_each_agent_is_given_must_be_allowed_and_enough() -> None:
+    assert (
+        "has 2 numbers, one for each agent, and population is 4"
+        in problems_of({"lr": {"each": [1e-3, 1e-4]}})[0]
+    )
+    assert "learning_rate is -1" in problems_of({"lr": {"each": [1e-3, -1, 1e-3, 1e-3]}})[0]
+    assert "neither a range" in problems_of({"lr": {"every": [1e-3]}})[0]
