@@ -16,15 +16,17 @@ from stoker.envs import register_shipped
 
 if TYPE_CHECKING:
     from stoker.config import Config as Config
+    from stoker.train.agent import DQN as DQN
     from stoker.train.agent import PPO as PPO
     from stoker.train.tuned import resolve_here as resolve
     from stoker.train.vec import make_sb3_vec as make_sb3_vec
     from stoker.train.vec import make_vec as make_vec
 
 __version__ = "0.1.0"
-__all__ = ["PPO", "Config", "make_sb3_vec", "make_vec", "resolve", "train"]
+__all__ = ["DQN", "PPO", "Config", "make_sb3_vec", "make_vec", "resolve", "train"]
 
 _HOMES = {
+    "DQN": ("stoker.train.agent", "DQN"),
     "PPO": ("stoker.train.agent", "PPO"),
     "Config": ("stoker.config", "Config"),
     "make_sb3_vec": ("stoker.train.vec", "make_sb3_vec"),

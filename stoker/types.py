@@ -183,6 +183,24 @@ class Rollout(NamedTuple):
         return cut._replace(last_value=self.last_value, chosen=chosen)
 
 
+class Finals(NamedTuple):
+    """What was seen at the end of truncated episodes of a rollout."""
+
+    place: Tensor  # int64 [F], rows of the rollout, t * N + n; those of other rows do not count
+    obs: DeviceObs  # [F, ...]
+
+
+class Transitions(NamedTuple):
+    """B rows of a replay, and what became of each within n steps."""
+
+    obs: DeviceObs  # [2 * B, ...]: what was seen, then what was seen at the end
+    action: Tensor  # int64 [B, A]
+    next_mask: Tensor | None  # bool [B, M], of what was allowed at the end
+    reward: Tensor  # [B], the discounted sum until then
+    discount: Tensor  # [B], of what is seen at the end; 0 where the episode terminated
+    weight: Tensor  # [B], how much each counts
+
+
 class Minibatch(NamedTuple):
     """B shuffled rows of a rollout with what the loss needs."""
 
@@ -209,6 +227,14 @@ class Loss(NamedTuple):
 
     total: Tensor
     approx_kl: Tensor
+    metrics: dict[str, Tensor]
+
+
+class QLoss(NamedTuple):
+    """A scalar to descend, what to report of it, and each row's error; on the device."""
+
+    total: Tensor
+    error: Tensor  # [B], for priorities
     metrics: dict[str, Tensor]
 
 

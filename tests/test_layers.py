@@ -240,23 +240,30 @@ ON_THE_DEVICE = {
 }
 WITH_TORCH = {"learn/executor", "learn/learner", "learn/microbatch", "algos/ppo"}
 IN_KERNELS = {"learn/fused", "train/fused"}
+BY_REPLAY = {"storage/priorities", "storage/replay", "learn/q_learner", "algos/dqn"}
+BY_ROLLOUT = {"learn/learner", "learn/microbatch", "algos/ppo", "algos/returns"}
 WAYS = {
-    "host": ON_THE_DEVICE | IN_KERNELS,
-    "device": ON_THE_HOST | IN_KERNELS,
-    "kernels": ON_THE_HOST | WITH_TORCH,
+    "host": ON_THE_DEVICE | IN_KERNELS | BY_REPLAY,
+    "device": ON_THE_HOST | IN_KERNELS | BY_REPLAY,
+    "kernels": ON_THE_HOST | WITH_TORCH | BY_REPLAY,
+    "host, replay": ON_THE_DEVICE | IN_KERNELS | BY_ROLLOUT,
+    "device, replay": ON_THE_HOST | IN_KERNELS | BY_ROLLOUT,
 }
-"""The ways from a step to a gradient, and what lies on none but another."""
+"""The ways from a step to a gradient, and what lies on none but another. An algorithm has its own
+end of the way: a rollout is learned from once, by PPO, a replay again and again, by DQN, which is
+longer as there are two storages on it."""
 
 
-@pytest.mark.parametrize("others", WAYS.values(), ids=WAYS)
-def test_from_environment_step_to_gradient_step_is_a_short_read(others: set[str]) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_from_environment_step_to_gradient_step_is_a_short_read(way: str) -> None:
+    others, most = WAYS[way], 1700 if "replay" in way else 1500
     rooms = ("collect", "storage", "algos", "learn")
     found = {path for room in rooms for path in (HOUSE / room).rglob("*.py")}
     all_ways = ON_THE_HOST | ON_THE_DEVICE | WITH_TORCH | IN_KERNELS | {"train/loop"}
     found |= {HOUSE / f"{name}.py" for name in all_ways}
     files = found - {HOUSE / f"{name}.py" for name in others}
     assert len(files) > 10
-    assert sum(len(path.read_text().splitlines()) for path in files) <= 1500
+    assert sum(len(path.read_text().splitlines()) for path in files) <= most
 
 
 def test_every_explicit_synchronisation_carries_its_label() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stoker.cli.flags import parse
-from stoker.config.schema import COUNT, MAPPING
+from stoker.config.written import COUNT, MAPPING
 from stoker.runs.strict_json import dumps
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.cli.figures import duration
-from stoker.cli.train import clean_output, parse_train
+from stoker.cli.train import clean_output, parse_train, refuse_all_but_ppo
 from stoker.runs.strict_json import dumps
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _MS = 1e3
 def doctor(arguments: list[str]) -> int:
     """`stoker doctor`."""
     config, given = parse_train(arguments, "doctor")
+    refuse_all_but_ppo(config, "doctor")
     from stoker.tune.doctor import diagnose  # late: `--help` is quick
 
     doing = Console(stderr=True, highlight=False)

@@ -17,7 +17,7 @@ from stoker.cli.figures import duration, figure
 from stoker.cli.flags import find_run, parse
 from stoker.config.numbers import counted
 from stoker.config.presets import PRESETS
-from stoker.config.schema import COUNT
+from stoker.config.written import COUNT
 from stoker.errors import ConfigError
 from stoker.runs.reader import RunSummary, list_runs
 from stoker.runs.strict_json import dumps

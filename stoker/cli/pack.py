@@ -17,7 +17,8 @@ import tyro
 from stoker.cli.flags import parse
 from stoker.cli.pack_view import make_view
 from stoker.config.numbers import parse_number
-from stoker.config.schema import COUNT, RunSettings
+from stoker.config.schema import RunSettings
+from stoker.config.written import COUNT
 from stoker.errors import ConfigError, StokerError
 from stoker.jobs.advice import population_instead
 from stoker.jobs.entry import Options

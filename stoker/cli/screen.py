@@ -158,7 +158,8 @@ def _population_json(standings: list[Standing]) -> dict[str, Any] | None:
 
 
 def _describe_start(config: Config, decisions: list[Decision], path: Path | None) -> RenderableType:
-    title = f"[bold]PPO[/] on [bold]{escape(config.env.env)}[/], {config.run.timesteps:,} steps"
+    algo = config.learning.algo.upper()
+    title = f"[bold]{algo}[/] on [bold]{escape(config.env.env)}[/], {config.run.timesteps:,} steps"
     table = _describe_decisions(decisions)
     if path is not None:
         table.add_row("run", Text(str(path), "bold", overflow="fold"))

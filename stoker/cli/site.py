@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn, TypeVar
 from stoker.cli.commands import COMMANDS
 from stoker.cli.flags import parse
 from stoker.cli.signals import end_on_sigterm
-from stoker.config.schema import COUNT
+from stoker.config.written import COUNT
 from stoker.envs.crawl.conduct import Conduct
 from stoker.envs.crawl.launch import HOST, ServerProcesses
 from stoker.envs.crawl.site import SiteSettings

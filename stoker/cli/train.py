@@ -17,17 +17,16 @@ import tyro
 
 from stoker.cli.flags import find_run, parse
 from stoker.cli.screen import make_audience, outcome_json
+from stoker.config.algorithms import LearningSettings
 from stoker.config.load import FindTuned, finish, layers
 from stoker.config.schema import (
-    COUNT,
-    MAPPING,
     ComputeSettings,
     Config,
     EnvSettings,
     NetworkSettings,
-    PPOSettings,
     RunSettings,
 )
+from stoker.config.written import COUNT, MAPPING
 from stoker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainArguments:
-    """Train an agent with PPO.
+    """Train an agent.
 
     A flag beats the --config file, which beats the --preset, which beats the device's defaults.
     """
 
     env: EnvSettings
-    ppo: PPOSettings
+    learning: LearningSettings
     network: NetworkSettings
     compute: ComputeSettings
     run: RunSettings
@@ -99,7 +98,7 @@ def parse_train(
     """
     arguments = _without_shorthand(arguments)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in ("--preset", "--config", "--device", "--env-kwargs"):
+    for flag in ("--preset", "--config", "--device", "--env-kwargs", "--algo"):
         first.add_argument(flag)
     first.add_argument("--env", "--env-id")
     try:
@@ -109,7 +108,9 @@ def parse_train(
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     file = Path(early.config) if early.config and not asks_for_help else None
     tuned: FindTuned = (lambda _: {}) if asks_for_help else partial(_tuned, early)
-    base, aim, problems = layers(early.preset, file, _has_gpu(), early.device, tuned)
+    given_first = (early.device, tuned, early.algo)
+    base, aim, problems = layers(early.preset, file, _has_gpu(), *given_first)
+    kind = _with_algorithm(kind, base)
     defaults = kind(
         **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)},
         preset=early.preset,
@@ -123,6 +124,25 @@ def parse_train(
         )
         config = dataclasses.replace(config, env=env)
     return finish(config, aim, problems), given
+
+
+def refuse_all_but_ppo(config: Config, command: str) -> None:
+    """Of commands that know what PPO's iterations are made of."""
+    if config.learning.algo != "ppo":
+        raise ConfigError(
+            f"algo is {config.learning.algo}, and stoker {command} knows PPO alone. Train with "
+            "stoker train; stoker report shows where a run's time went."
+        )
+
+
+def _with_algorithm(kind: type[Any], base: Config) -> type[Any]:
+    """`kind` with the flags of the algorithm, of which there are others for each."""
+    learning = [("learning", type(base.learning))]
+    made = dataclasses.make_dataclass(
+        kind.__name__, learning, bases=(kind,), frozen=True, kw_only=True
+    )
+    made.__doc__ = kind.__doc__
+    return made
 
 
 def _tuned(early: argparse.Namespace, in_file: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stoker.cli.train import TrainArguments, clean_output, parse_train
+from stoker.cli.train import TrainArguments, clean_output, parse_train, refuse_all_but_ppo
 from stoker.errors import ConfigError, StokerError
 from stoker.runs.strict_json import dumps
 
@@ -36,6 +36,7 @@ class TuneArguments(TrainArguments):
 def tune(arguments: list[str]) -> int:
     """`stoker tune`."""
     config, given = parse_train(arguments, "tune", TuneArguments)
+    refuse_all_but_ppo(config, "tune")
     wanted = given.until_reward
     if wanted is not None and not math.isfinite(wanted):
         raise ConfigError(f"until_reward is {wanted:g}; it must be a number.")

@@ -7,7 +7,8 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-from stoker.config.schema import GROUPS
+from stoker.config.algorithms import ALGORITHMS
+from stoker.config.schema import groups_of
 
 
 class Field(typing.NamedTuple):
@@ -16,18 +17,22 @@ class Field(typing.NamedTuple):
     group: str
     name: str
     type: Any
+    algos: tuple[str, ...]
+    """The algorithms that have it."""
 
 
 def _known_fields() -> dict[str, Field]:
-    """Every setting by its name and by each of its aliases."""
-    known = {}
-    for group, kind in GROUPS.items():
+    """Every setting of every algorithm by its name and by each of its aliases."""
+    known: dict[str, Field] = {}
+    kinds = [(algo, *pair) for algo in ALGORITHMS for pair in groups_of(algo).items()]
+    for algo, group, kind in kinds:
         for name, annotated in typing.get_type_hints(kind, include_extras=True).items():
             metadata = typing.get_args(annotated)[1:] if hasattr(annotated, "__metadata__") else ()
             plain = typing.get_type_hints(kind)[name]
             aliases = [alias for extra in metadata for alias in getattr(extra, "aliases", ()) or ()]
             for key in (name, *(alias.lstrip("-").replace("-", "_") for alias in aliases)):
-                known[key] = Field(group, name, plain)
+                others = known[key].algos if key in known else ()
+                known[key] = Field(group, name, plain, (*others, algo))
     return known
 
 

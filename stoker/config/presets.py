@@ -34,6 +34,29 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+class ReplayPreset(NamedTuple):
+    """Sizes and kinds that go together, where DQN learns."""
+
+    n_envs: int
+    n_steps: int
+    batch_size: int
+    buffer_size: int
+    network_arch: tuple[int, ...]
+    activation: str = "relu"
+    ortho_init: bool = False
+
+    def settings(self) -> dict[str, object]:
+        """The row as settings, by their names."""
+        return self._asdict()
+
+
+REPLAY_PRESETS: dict[str, ReplayPreset] = {
+    "default-cpu": ReplayPreset(16, 16, 32, 10_000, (128, 128)),
+    "default-gpu": ReplayPreset(16, 16, 128, 50_000, (256, 256, 256)),
+}
+"""What DQN gets, by device. The other presets are sizes of PPO's rollouts."""
+
+
 def default_preset(on_gpu: bool) -> str:
     """The preset that gives a device its defaults."""
     return "default-gpu" if on_gpu else "default-cpu"

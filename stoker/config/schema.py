@@ -1,100 +1,21 @@
 """Every setting, in five groups of frozen dataclasses with a docstring a field.
 
-In the code settings are grouped, so that a room takes only its own group. In files and flags they
-are flat (`n_envs: 8`, `--n-envs 8`), so field names are unique across groups. Fields without a
-default get theirs from the preset table, by device: a default lives in one place.
+In the code settings are grouped, so that a room takes only its own group; one of them is that of
+the run's algorithm (`config.algorithms`). In files and flags they are flat (`n_envs: 8`,
+`--n-envs 8`), so field names are unique across groups. Fields without a default get theirs from
+the preset tables, by algorithm and device: a default lives in one place.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-import tyro
-import yaml
-from tyro.constructors import PrimitiveConstructorSpec
-
-from stoker.config.numbers import format_count, parse_count, parse_sizes
-
-
-def _read_mapping(text: str) -> dict[str, Any]:
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{text!r} is not YAML that can be loaded safely: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{text!r} is not a mapping (written like '{{gravity: 9.8}}')")
-    return value
-
-
-def _read_words(words: Sequence[str]) -> dict[str, Any]:
-    """`lr=1e-4..1e-2 ent_coef=0,0.01`, in one word or in several; see `config.vary`."""
-    joined = re.sub(r"\s*(=|,|\.\.)\s*", r"\1", " ".join(words))
-    pairs = [word.partition("=") for word in joined.split()]
-    names = [name for name, _, _ in pairs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{twice} is there twice; keep one")
-    return {name: written for name, _, written in pairs}
-
-
-def _write_words(settings: Mapping[str, Any]) -> list[str]:
-    """What `_read_words` reads."""
-    return [
-        f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
-        for name, value in settings.items()
-    ]
-
-
-COUNT = PrimitiveConstructorSpec[int](
-    nargs=1,
-    metavar="INT|64k|1e6",
-    instance_from_str=lambda args: parse_count(args[0]),
-    is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
-    str_from_instance=lambda value: [format_count(value)],
-)
-_BATCH = PrimitiveConstructorSpec[Any](
-    nargs=1,
-    metavar="INT|auto",
-    instance_from_str=lambda args: args[0] if args[0] == "auto" else parse_count(args[0]),
-    is_instance=lambda value: value == "auto" or isinstance(value, int),
-    str_from_instance=lambda value: [str(value)],
-)
-_SIZES = PrimitiveConstructorSpec[tuple[int, ...]](
-    nargs=1,
-    metavar="INT,INT,...",
-    instance_from_str=lambda args: parse_sizes(args[0]),
-    is_instance=lambda value: isinstance(value, tuple),
-    str_from_instance=lambda value: [",".join(map(str, value))],
-)
-MAPPING = PrimitiveConstructorSpec[dict[str, Any]](
-    nargs=1,
-    metavar="YAML",
-    instance_from_str=lambda args: _read_mapping(args[0]),
-    is_instance=lambda value: isinstance(value, dict),
-    str_from_instance=lambda value: [
-        yaml.safe_dump(value, default_flow_style=True, width=math.inf).strip()
-    ],
-)
-
-_VARY = PrimitiveConstructorSpec[dict[str, Any]](
-    nargs="*",
-    metavar="NAME=LOW..HIGH|NAME=A,B,...",
-    instance_from_str=_read_words,
-    is_instance=lambda value: isinstance(value, dict),
-    str_from_instance=_write_words,
-)
-
-
-def _also(*names: str) -> Any:
-    """Other names a setting answers to, in flags and in files."""
-    return tyro.conf.arg(aliases=tuple("--" + name.replace("_", "-") for name in names))
-
-
-Schedule = Literal["constant", "linear"]
+from stoker.config.algorithms import ALGORITHMS, LearningSettings
+from stoker.config.algorithms import DQNSettings as DQNSettings
+from stoker.config.algorithms import PPOSettings as PPOSettings
+from stoker.config.written import COUNT, MAPPING, SIZES, VARY, also
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +47,12 @@ class FaultSettings:
 class EnvSettings(FaultSettings):
     """Environment: what to train on and how to step it."""
 
-    env: Annotated[str, _also("env_id")] = "CartPole-v1"
+    env: Annotated[str, also("env_id")] = "CartPole-v1"
     """A Gymnasium id, or `module:attr` where attr is an environment class or a function that
     makes one."""
     env_kwargs: Annotated[dict[str, Any], MAPPING] = field(default_factory=dict)
     """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
-    n_envs: Annotated[int, COUNT, _also("num_envs")]
+    n_envs: Annotated[int, COUNT, also("num_envs")]
     """How many environments step together."""
     pool: Literal["auto", "inline", "process", "io", "tensor"] = "auto"
     """Where environments run: in this process; in worker processes (`--subproc` for short); or, if
@@ -154,65 +75,19 @@ class EnvSettings(FaultSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOSettings:
-    """PPO: the rollout and the update."""
-
-    n_steps: Annotated[int, COUNT, _also("num_steps")]
-    """Steps of each environment in a rollout. The total batch is n_envs x n_steps."""
-    batch_size: Annotated[int | Literal["auto"], _BATCH, _also("minibatch_size")]
-    """Rows of a minibatch; must divide the total batch. `auto`: the largest divisor up to the
-    preset's size."""
-    n_epochs: Annotated[int, COUNT, _also("update_epochs", "repeat_times")]
-    """Passes over each rollout, reshuffled each time."""
-    learning_rate: Annotated[float, _also("lr")] = 5e-4
-    """Adam's step size, at the start."""
-    lr_schedule: Schedule = "linear"
-    """`linear` falls to 0 over the run."""
-    gamma: float = 0.99
-    """Discount of future rewards."""
-    gae_lambda: float = 0.95
-    """Lambda of generalised advantage estimation."""
-    clip_range: float = 0.2
-    """How far the policy's ratio may move from 1 before its gradient is cut."""
-    clip_schedule: Schedule = "constant"
-    """`linear` falls to 0 over the run."""
-    clip_range_vf: float | None = None
-    """The same for the value function; None does not clip it."""
-    ent_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    vf_coef: float = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this norm."""
-    target_kl: float | None = 0.03
-    """Stop a rollout's updates once its KL divergence passes 1.5 times this; None never stops."""
-    normalize_advantage: bool = True
-    """Scale each minibatch's advantages to mean 0 and deviation 1."""
-    normalize_obs: bool = True
-    """Scale vector observations by their running mean and deviation."""
-    normalize_reward: bool = True
-    """Divide rewards by the running deviation of the discounted return."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
-    max_bad_updates: Annotated[int, COUNT] = 50
-    """How many updates may be skipped for a non-finite loss or gradient, with no good iteration in
-    between, before the run rolls back to its last checkpoint (once; the next time it stops)."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """Network: actor and critic."""
+    """Network: actor and critic, or what actions are worth."""
 
-    network_arch: Annotated[tuple[int, ...], _SIZES]
+    network_arch: Annotated[tuple[int, ...], SIZES]
     """Hidden layers, as in `1024,512,256`."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """Between the layers."""
     shared_trunk: bool = False
-    """One trunk for actor and critic, instead of one each."""
+    """One trunk for actor and critic, instead of one each (PPO)."""
     ortho_init: bool = True
     """Orthogonal initialisation past the first layer (gain 0.01 for the policy's last)."""
     log_std_init: float = 0.0
-    """Log of the first standard deviation of continuous actions."""
+    """Log of the first standard deviation of continuous actions (PPO)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,14 +122,14 @@ class ComputeSettings:
 class RunSettings:
     """Run: how long, what to keep, when to look."""
 
-    timesteps: Annotated[int, COUNT, _also("total_timesteps")] = 100_000
+    timesteps: Annotated[int, COUNT, also("total_timesteps")] = 100_000
     """Environment steps to train for, over all environments; rounded up to whole rollouts."""
     seed: Annotated[int, COUNT] = 0
     """Seeds the environments, the policy and the shuffling."""
     population: Annotated[int, COUNT] = 1
     """Agents that train at once, where environments are tensors. Each has a seed, one apart from
     the next, and n_envs environments of its own, and makes the given timesteps."""
-    vary: Annotated[dict[str, Any], _VARY] = field(default_factory=dict)
+    vary: Annotated[dict[str, Any], VARY] = field(default_factory=dict)
     """What the agents of a population differ in besides: `lr=1e-4..1e-2 ent_coef=0,0.01`. Each
     draws a number from a range (by its logarithm where both ends are above 0) or from a list, by
     its own number and the seed. For learning_rate, clip_range, ent_coef and vf_coef."""
@@ -264,7 +139,7 @@ class RunSettings:
     """Where run folders lie."""
     log_every: Annotated[int, COUNT] = 0
     """Iterations between log lines; 0 logs each, or four times a second where environments step on
-    the device and iterations are shorter than that."""
+    the device, or DQN learns, and iterations are shorter than that."""
     checkpoint_every: Annotated[int, COUNT] = 0
     """Environment steps between checkpoints; 0 makes ten over the run."""
     keep_checkpoints: Annotated[int, COUNT] = 3
@@ -289,21 +164,34 @@ class Config:
     """All settings of a run."""
 
     env: EnvSettings
-    ppo: PPOSettings
+    learning: LearningSettings
     network: NetworkSettings
     compute: ComputeSettings
     run: RunSettings
 
     @property
+    def ppo(self) -> PPOSettings:
+        """What PPO learns by, where that is the algorithm."""
+        assert isinstance(self.learning, PPOSettings), "asked of a run with another algorithm"
+        return self.learning
+
+    @property
+    def dqn(self) -> DQNSettings:
+        """What DQN learns by, where that is the algorithm."""
+        assert isinstance(self.learning, DQNSettings), "asked of a run with another algorithm"
+        return self.learning
+
+    @property
     def total_batch(self) -> int:
         """Rows of a rollout: n_envs x n_steps, never the reverse."""
-        return self.env.n_envs * self.ppo.n_steps
+        return self.env.n_envs * self.learning.n_steps
 
     @property
     def minibatch(self) -> int:
         """Rows of a minibatch, once `auto` has been resolved."""
-        assert isinstance(self.ppo.batch_size, int), "batch_size is resolved when a config is"
-        return self.ppo.batch_size
+        size = self.learning.batch_size
+        assert isinstance(size, int), "batch_size is resolved when a config is"
+        return size
 
     @property
     def rows_at_once(self) -> int:
@@ -327,11 +215,12 @@ class Config:
         }
 
 
-GROUPS: dict[str, type[Any]] = {
-    "env": EnvSettings,
-    "ppo": PPOSettings,
-    "network": NetworkSettings,
-    "compute": ComputeSettings,
-    "run": RunSettings,
-}
-"""The fields of `Config` and their types."""
+def groups_of(algo: str) -> dict[str, type[Any]]:
+    """The fields of `Config` and their types, where `algo` is the algorithm."""
+    return {
+        "env": EnvSettings,
+        "learning": ALGORITHMS[algo],
+        "network": NetworkSettings,
+        "compute": ComputeSettings,
+        "run": RunSettings,
+    }

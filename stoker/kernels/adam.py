@@ -130,7 +130,7 @@ class Adam:
         )
 
     @torch.no_grad()
-    def step(self, rate: Tensor, skip: Tensor) -> None:
+    def step(self, rate: Tensor, skip: Tensor | None) -> None:
         """Update by the parameters' `grad`; not where `skip` is 1, which nobody fetches."""
         torch._foreach_add_(self._steps, 1)
         torch._fused_adam_(
@@ -149,4 +149,5 @@ class Adam:
             maximize=False,
             found_inf=skip,
         )
-        torch._foreach_sub_(self._steps, [skip] * len(self._steps))
+        if skip is not None:
+            torch._foreach_sub_(self._steps, [skip] * len(self._steps))

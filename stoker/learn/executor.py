@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from stoker.types import Loss, LossFunction, Minibatch
 
-Step = Callable[[Minibatch, Tensor], None]
-"""All rows, and the numbers of those to learn from: one update, in place."""
+Step = Callable[[Any, Any], None]
+"""All rows, and what is another for each update, such as the numbers of those to learn from."""
 
 _WARM_UP = 3  # updates before the capture, which are real ones: libraries set themselves up
 
@@ -72,8 +72,8 @@ def _copy(tensor: Tensor) -> Tensor:
 class Steps:
     """Updates as Python makes them, kernel by kernel; or each as one CUDA graph.
 
-    Then the host launches once instead of a hundred times. The graph reads its rows and their
-    numbers from tensors of its own, so each rollout is copied there first.
+    Then the host launches once instead of a hundred times. The graph reads its rows and which to
+    take from tensors of its own, so each rollout is copied there first, if there is one.
     """
 
     def __init__(self, step: Step, captures: bool) -> None:
@@ -86,22 +86,20 @@ class Steps:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._updates = 0
 
-    def over(self, rows: Minibatch) -> Callable[[Tensor], None]:
+    def over(self, rows: Any) -> Callable[[Any], None]:
         """The updates of one rollout's rows."""
         if self._stream is None:
             return lambda index: self._step(rows, index)
         if self._updates == 0:
             self._rows = pytree.tree_map_only(Tensor, torch.clone, rows)
         else:
-            pairs = zip(pytree.tree_leaves(self._rows), pytree.tree_leaves(rows), strict=True)
-            for kept, new in (pair for pair in pairs if pair[0] is not None):
-                kept.copy_(new)
+            _fill(self._rows, rows)
         return partial(self._run, self._stream)
 
-    def _run(self, beside: torch.cuda.Stream, index: Tensor) -> None:
+    def _run(self, beside: torch.cuda.Stream, index: Any) -> None:
         if self._updates == 0:
-            self._index = index.clone()
-        self._index.copy_(index)
+            self._index = pytree.tree_map_only(Tensor, torch.clone, index)
+        _fill(self._index, index)
         if self._updates < _WARM_UP:
             here = torch.cuda.current_stream()
             beside.wait_stream(here)
@@ -119,3 +117,9 @@ class Steps:
         with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
             self._step(self._rows, self._index)
         return graph
+
+
+def _fill(kept: Any, new: Any) -> None:
+    for mine, given in zip(pytree.tree_leaves(kept), pytree.tree_leaves(new), strict=True):
+        if mine is not None:
+            mine.copy_(given)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker.config.schema import PPOSettings
-from stoker.kernels.adam import Adam
+from stoker.kernels.descent import Descent
 from stoker.learn.executor import Steps
 from stoker.learn.microbatch import gradient
 from stoker.types import LearnReport, LossFunction, Minibatch, Normalise, Prepare, Rollout
@@ -46,12 +46,9 @@ class Learner:
         self.learning_rate = torch.tensor(settings.learning_rate, device=device)
         self.clip_range = torch.tensor(settings.clip_range, device=device)
         self._loss_of = lambda batch: loss(self.parameters, batch, self.clip_range)
-        self.optimiser = Adam(self.parameters, settings.adam_eps)
+        self._descent = Descent(self.parameters, settings.adam_eps, settings.max_grad_norm)
         self._steps = Steps(self._step, captures=executor == "graph")
         self._asks = asks and settings.target_kl is not None
-        self._names: list[str] = []
-        self._sums = torch.empty(0, device=device)
-        self._made, self._skipped = (torch.zeros((), device=device) for _ in range(2))
         self._stopped = torch.zeros((), dtype=torch.bool, device=device)
 
     def anneal(self, remaining: float) -> None:
@@ -70,8 +67,8 @@ class Learner:
         """
         rows, prepared = self.prepare(rollout)
         lag = (version - rollout.policy_version).to(rows.value.dtype)
-        for counter in (self._sums, self._made, self._skipped, self._stopped):
-            counter.zero_()
+        self._descent.begin()
+        self._stopped.zero_()
         step = self._steps.over(rows)
         for _ in range(self.settings.n_epochs):
             for index in self._shuffled(len(rows.value)):
@@ -80,12 +77,11 @@ class Learner:
             # is to be captured: then what comes after it is done for nothing.
             if self._asks and self._has_stopped():
                 break
-        metrics = dict(zip(self._names, (self._sums / self._made).unbind(), strict=True)) | prepared
-        metrics |= {"train/n_updates": self._made.clone()}
+        metrics = self._descent.means() | prepared | {"train/n_updates": self._descent.made.clone()}
         metrics |= {"lag/mean": lag.mean(), "lag/max": lag.max()}
         metrics["train/learning_rate"] = self.learning_rate.clone()
         metrics["train/clip_range"] = self.clip_range.clone()
-        return LearnReport(metrics, self._skipped.clone())
+        return LearnReport(metrics, self._descent.skipped.clone())
 
     def _has_stopped(self) -> bool:
         if self._stopped.is_cuda:
@@ -103,34 +99,19 @@ class Learner:
         batch = rows.take(index)
         if self.normalise is not None:
             batch = batch._replace(advantage=self.normalise(batch.advantage, batch.valid))
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        self._descent.forget()
         loss = gradient(self._loss_of, batch, self.micro_batch)
-        norm = nn.utils.clip_grad_norm_(
-            self.parameters.values(), self.settings.max_grad_norm, foreach=True
-        )
-        finite = torch.isfinite(norm) & torch.isfinite(loss.total.detach())
         limit = self.settings.target_kl
         stopped = self._stopped if limit is None else self._stopped | (loss.approx_kl > 1.5 * limit)
-        made = finite & ~stopped & batch.valid.any()  # momentum would move it all the same
-        skip, bad = (~made).to(norm.dtype), ~finite
-        measured = {**loss.metrics, "train/grad_norm": norm}
-        if not self._names:
-            self._names, self._sums = list(measured), norm.new_zeros(len(measured))
-        counted = torch.where(made, torch.stack(list(measured.values())), 0.0)
-        # From here on things change, and nothing takes memory: what fails has failed before.
-        self.optimiser.step(self.learning_rate, skip)
+        allowed = ~stopped & batch.valid.any()  # momentum would move it all the same
+        self._descent.step(self.learning_rate, loss.total, loss.metrics, allowed)
         self._stopped |= stopped
-        self._sums += counted
-        self._made += made
-        self._skipped += bad
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's and the shuffling's state, by parameter name."""
-        return {"shuffle_rng": self.generator.get_state(), **self.optimiser.state}
+        return {"shuffle_rng": self.generator.get_state(), **self._descent.state}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.generator.set_state(state["shuffle_rng"].cpu())  # sync: loading a checkpoint
         self._steps.forget()
-        for name, value in self.optimiser.state.items():
-            value.copy_(state[name])
+        self._descent.restore(state)

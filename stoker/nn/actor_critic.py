@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stoker.config.schema import NetworkSettings
 from stoker.nn.encoders import Encoder
 from stoker.nn.heads import make_head
-from stoker.nn.normalise import RunningMoments
+from stoker.nn.observing import ObservingPolicy
 from stoker.types import DeviceObs, EnvSpec, PolicyOutput
 
 
@@ -23,11 +23,11 @@ class Evaluation(NamedTuple):
     value: Tensor
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(ObservingPolicy):
     """Encoder, head and value; one trunk each or one for both. Implements `types.Policy`."""
 
     def __init__(self, spec: EnvSpec, settings: NetworkSettings, normalize_obs: bool) -> None:
-        super().__init__()
+        super().__init__(spec, normalize_obs)
         leaves, sizes = spec.observation, settings.network_arch
         self.actor = Encoder(leaves, sizes, settings.activation)
         self.critic = (
@@ -37,16 +37,9 @@ class ActorCritic(nn.Module):
         self.decide = nn.Linear(sizes[-1], self.head.raw_width)
         self.judge = nn.Linear(sizes[-1], 1)
         self._shared = settings.shared_trunk
-        self._vectors = [n for n, leaf in leaves.items() if leaf.kind == "vector" and normalize_obs]
-        self.moments = nn.ModuleDict(
-            {
-                str(i): RunningMoments(math.prod(leaves[n].shape))
-                for i, n in enumerate(self._vectors)
-            }
-        )
+        self._keep_moments(spec)
         if settings.ortho_init:
             self._initialise()
-        self.generator = torch.Generator()
 
     def _initialise(self) -> None:
         """Orthogonal weights and zero biases, but for the trunks' first layers, as torch made them.
@@ -64,19 +57,8 @@ class ActorCritic(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def seed(self, seed: int, device: torch.device) -> None:
-        """Where this policy's noise comes from."""
-        self.generator = torch.Generator(device).manual_seed(seed)
-
-    def _normalised(self, obs: DeviceObs) -> DeviceObs:
-        scaled = dict(obs)
-        for name, moments in zip(self._vectors, self.moments.values(), strict=True):
-            assert isinstance(moments, RunningMoments)
-            scaled[name] = moments.standardise(obs[name].reshape(len(obs[name]), -1))
-        return scaled
-
     def _raw_and_value(self, obs: DeviceObs) -> tuple[Tensor, Tensor]:
-        obs = self._normalised(obs)
+        obs = self.normalised(obs)
         features = self.actor(obs)
         value_features = features if self._shared else self.critic(obs)
         return self.decide(features), self.judge(value_features).squeeze(-1)
@@ -92,12 +74,12 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
-        raw = self.decide(self.actor(self._normalised(obs)))
+        raw = self.decide(self.actor(self.normalised(obs)))
         return PolicyOutput(*self.head.sample(raw, action_mask, noise))
 
     @torch.no_grad()
     def act_greedily(self, obs: DeviceObs, action_mask: Tensor | None) -> Tensor:
-        return self.head.greedy(self.decide(self.actor(self._normalised(obs))), action_mask)
+        return self.head.greedy(self.decide(self.actor(self.normalised(obs))), action_mask)
 
     @torch.no_grad()
     def appraise(
@@ -109,17 +91,4 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def value(self, obs: DeviceObs) -> Tensor:
-        return self.judge(self.critic(self._normalised(obs))).squeeze(-1)
-
-    @property
-    def plain_moments(self) -> RunningMoments | None:
-        """Of the observation, where it is one vector and normalised."""
-        moments = list(self.moments.values())
-        assert len(moments) < 2
-        return cast(RunningMoments, moments[0]) if moments else None
-
-    def update_moments(self, obs: DeviceObs, valid: Tensor) -> None:
-        """Take a rollout's observations [T, N, ...] into the running statistics."""
-        for name, moments in zip(self._vectors, self.moments.values(), strict=True):
-            assert isinstance(moments, RunningMoments)
-            moments.update(obs[name].reshape(valid.numel(), -1), valid.flatten())
+        return self.judge(self.critic(self.normalised(obs))).squeeze(-1)

@@ -45,36 +45,50 @@ class Head(nn.Module):
         """Log-probability of `action` and entropy of the distribution, [n] each."""
 
 
-class CategoricalHead(Head):
-    """Discrete and MultiDiscrete: an independent choice a column, padded to the widest."""
+class Columns(nn.Module):
+    """Choices of Discrete and MultiDiscrete actions: a row of numbers for each column's."""
 
     place: Tensor
     padding: Tensor
 
     def __init__(self, nvec: tuple[int, ...]) -> None:
         super().__init__()
-        self.raw_width = sum(nvec)
         widest = max(nvec)
         # By NumPy: on torch's meta device, where sizes are asked for, this would import a compiler.
         choice = np.arange(widest)
         padded = choice >= np.array(nvec)[:, None]
         start = np.cumsum([0, *nvec[:-1]])[:, None]
         place = torch.tensor(np.where(padded, 0, start + choice).tolist())
-        self._ragged = min(nvec) < widest
-        self._shape = (len(nvec), widest)
+        self.ragged = min(nvec) < widest
+        self.shape = (len(nvec), widest)
         self.register_buffer("place", place, persistent=False)  # [A, widest]
         self.register_buffer("padding", torch.tensor(padded.tolist()), persistent=False)
 
-    def _log_probs(self, raw: Tensor, mask: Tensor | None) -> Tensor:
-        """Log-probabilities [n, A, widest]; impossible choices get a finite, vanishing one."""
+    def forward(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        """Numbers [n, sum of choices] as [n, A, widest]; impossible choices get the least there is.
+
+        `mask` says which are possible, and so does a column that is narrower than the widest.
+        """
         never = torch.finfo(raw.dtype).min
         if mask is not None:
             raw = raw.masked_fill(~mask, never)
-        if self._ragged:
-            logits = raw[:, self.place].masked_fill(self.padding, never)
-        else:
-            logits = raw.unflatten(1, self._shape)
-        return F.log_softmax(logits, dim=-1)
+        if self.ragged:
+            return raw[:, self.place].masked_fill(self.padding, never)
+        return raw.unflatten(1, self.shape)
+
+
+class CategoricalHead(Head):
+    """Discrete and MultiDiscrete: an independent choice a column, padded to the widest."""
+
+    def __init__(self, nvec: tuple[int, ...]) -> None:
+        super().__init__()
+        self.raw_width = sum(nvec)
+        self.columns = Columns(nvec)
+        self._shape = self.columns.shape
+
+    def _log_probs(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        """Log-probabilities [n, A, widest]; impossible choices get a finite, vanishing one."""
+        return F.log_softmax(self.columns(raw, mask), dim=-1)
 
     def draw_noise(self, rows: int, generator: Generator) -> Tensor:
         shape = (rows, *self._shape)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import PLAIN, DeviceObs, Policy, PolicyOutput, TensorBatch
+from stoker.types import PLAIN, DeviceObs, Finals, Policy, PolicyOutput, TensorBatch
 
 
 class DeviceStorage(RolloutStorage):
@@ -66,6 +66,11 @@ class DeviceStorage(RolloutStorage):
             {leaf: rows[t] for leaf, rows in self.final_obs.items()},
             {name: rows[t] for name, rows in self.metrics.items()},
         )
+
+    def _seen_last(self) -> Finals:
+        """Everywhere, as nobody has looked where it is wanted."""
+        place = torch.arange(self.n_steps * self.n_envs, device=self.device)
+        return Finals(place, {leaf: rows.flatten(0, 1) for leaf, rows in self.final_obs.items()})
 
     def _judge_finals(self, policy: Policy) -> None:
         kept, steps = self.rollout, max(1, self.rows_at_once // self.n_envs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stoker.types import DeviceObs, EnvSpec, Policy, PolicyOutput, Rollout
+from stoker.types import DeviceObs, EnvSpec, Finals, Policy, PolicyOutput, Rollout
 
 
 class RolloutStorage:
@@ -80,6 +81,13 @@ class RolloutStorage:
         """The rollout is full; `last_obs` is what the last steps led to."""
         for leaf, value in last_obs.items():
             self._last_obs[leaf].copy_(value)  # sync: once a rollout, where it is on the host
+
+    def gathered(self) -> tuple[Rollout, Finals]:
+        """The rollout as it is, judged by nobody, and what was seen where it was truncated."""
+        return self._as_far_as_it_goes(), self._seen_last()
+
+    @abstractmethod
+    def _seen_last(self) -> Finals: ...
 
     def judged_by(self, policy: Policy, version: int) -> Rollout:
         """The rollout as far as it goes, with `policy`'s values; until the next one is begun.

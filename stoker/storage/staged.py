@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stoker.storage.rollout import RolloutStorage
-from stoker.types import DeviceObs, HostObs, Policy, Rollout, StepBatch
+from stoker.types import DeviceObs, Finals, HostObs, Policy, Rollout, StepBatch
 
 _STAGED = ("reward", "terminated", "truncated", "valid")
 
@@ -89,15 +89,21 @@ class StagedStorage(RolloutStorage):
         picked = torch.from_numpy(order).to(self.device)  # sync: once a rollout
         return super()._as_far_as_it_goes(longest, picked)
 
+    def _seen_last(self) -> Finals:
+        """On the host, as it came."""
+        places = [np.zeros(0, np.int64), *(places for places, _ in self._finals)]
+        none = {leaf: rows[:0].cpu().numpy() for leaf, rows in self._last_obs.items()}
+        seen = {n: np.concatenate([none[n], *(obs[n] for _, obs in self._finals)]) for n in none}
+        rows = {leaf: torch.from_numpy(value) for leaf, value in seen.items()}
+        return Finals(torch.from_numpy(np.concatenate(places)), rows)
+
     def _judge_finals(self, policy: Policy) -> None:
         final_value = self._rollout.final_value.zero_().view(-1)
         if not self._finals:
             return
-        flat = torch.from_numpy(np.concatenate([places for places, _ in self._finals]))
-        for some in torch.arange(len(flat)).split(self.rows_at_once):
-            seen = {}
-            for leaf in self._last_obs:
-                rows = np.concatenate([obs[leaf] for _, obs in self._finals])
-                seen[leaf] = torch.from_numpy(rows)[some].to(self.device)  # sync: pageable memory
-            place = flat[some].to(self.device)  # sync: likewise
-            final_value.index_copy_(0, place, policy.value(seen))
+        place, seen = self._seen_last()
+        for some in torch.arange(len(place)).split(self.rows_at_once):
+            obs = {
+                leaf: rows[some].to(self.device) for leaf, rows in seen.items()
+            }  # sync: pageable
+            final_value.index_copy_(0, place[some].to(self.device), policy.value(obs))  # sync: too

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -19,14 +19,14 @@ from stoker.config.numbers import parse_count
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory, is_device_vector, is_tensor_env
 from stoker.errors import CheckpointError, ConfigError, WrongPoolError
-from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.spaces import ActionCodec
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder, is_run
 from stoker.train import devices, spec_json
-from stoker.train.build import build, make_policy
+from stoker.train.build import build
 from stoker.train.parts import Parts, policy_of
+from stoker.train.policies import TrainedPolicy, make_policy
 from stoker.train.progress import Counters, Progress
 from stoker.train.session import Session
 from stoker.train.sources import EnvSource
@@ -46,14 +46,16 @@ EnvLike = (
 Callback = Callable[[Progress], bool | None]
 
 
-class PPO:
-    """Proximal policy optimisation on an environment of your own.
+class Agent:
+    """An algorithm on an environment of your own: `PPO` or `DQN`.
 
     `env` is a Gymnasium id, `module:attr`, a function that makes an environment, an environment,
     a `gymnasium.vector.VectorEnv`, or a vector environment on a device. `settings` are those of
     `stoker train --help`, by name. The network follows from the spaces: any of the three policy
     names of Stable-Baselines3 does. Nothing is written to disk unless `run_name` is given.
     """
+
+    algo: ClassVar[str]
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class PPO:
         if policy not in _POLICIES:
             raise ConfigError(f"policy is {policy!r}; it must be one of {', '.join(_POLICIES)}.")
         settings |= {"device": device, **_from_policy_kwargs(policy_kwargs or {})}
+        settings |= {"algo": self.algo}
         source, name = _source(env, settings.get("env_kwargs", {}))
         config = resolve_here({**settings, "env": name}, preset=preset)
         self._set_up(build(config, source), verbose)
@@ -89,7 +92,7 @@ class PPO:
         return self._parts.config if self._parts is not None else self._config
 
     @property
-    def policy(self) -> ActorCritic:
+    def policy(self) -> TrainedPolicy:
         """The network; of a population, that of the agent that is the best by now."""
         return self._parts.policy if self._parts is not None else self._policy
 
@@ -104,7 +107,7 @@ class PPO:
         callback: Callback | None = None,
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
-    ) -> PPO:
+    ) -> Self:
         """Train for `total_timesteps` more environment steps, rounded up to whole rollouts.
 
         `callback` is called with a `Progress` after every iteration; returning False stops.
@@ -183,7 +186,7 @@ class PPO:
         device: str = "auto",
         verbose: int = 0,
         agent: int | None = None,
-    ) -> PPO:
+    ) -> Self:
         """A model from what `save` wrote, from a run's folder or from one of its checkpoints.
 
         With `env` it goes on training where it stopped; without, it predicts. Of a population, all
@@ -205,7 +208,7 @@ class PPO:
         device: str = "auto",
         verbose: int = 0,
         agent: int | None = None,
-    ) -> PPO:
+    ) -> Self:
         """A model from a checkpoint that was read already; see `load`."""
         if env is not None and agent is not None:
             raise ConfigError(
@@ -213,7 +216,13 @@ class PPO:
                 "env out for that agent to predict, or leave agent out."
             )
         config = from_flat({**saved.config, "device": device, "run_name": ""})
-        model = cls.__new__(cls)
+        kind = _KINDS[config.learning.algo]
+        if not issubclass(kind, cls):
+            raise ConfigError(
+                f"The checkpoint is of a model that {kind.__name__} trained; use "
+                f"{kind.__name__}.load, not {cls.__name__}.load."
+            )
+        model = kind.__new__(kind)
         if env is None:
             model._set_up_for_prediction(config, spec_json.decode(saved.state["spec"]), verbose)
             model.policy.load_state_dict(policy_of(saved.tensors, agent))
@@ -242,7 +251,7 @@ class PPO:
         if self._parts is None:
             raise ConfigError(
                 "This model has no environment (it was closed, or loaded without one), so it can "
-                "only predict. Load it with PPO.load(path, env=...) to train it."
+                f"only predict. Load it with {type(self).__name__}.load(path, env=...) to train it."
             )
         return self._parts
 
@@ -253,11 +262,26 @@ class PPO:
             self._parts.close()
             self._parts = None
 
-    def __enter__(self) -> PPO:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class PPO(Agent):
+    """Proximal policy optimisation, for any action space; see `Agent`."""
+
+    algo = "ppo"
+
+
+class DQN(Agent):
+    """Deep Q-learning from a replay of past steps, for discrete actions; see `Agent`."""
+
+    algo = "dqn"
+
+
+_KINDS: dict[str, type[Any]] = {"ppo": PPO, "dqn": DQN}
 
 
 class _Listener(Audience):

@@ -23,9 +23,11 @@ from stoker.envs.registry import EnvFactory
 from stoker.errors import ConfigError
 from stoker.learn.executor import executable
 from stoker.learn.learner import Learner
+from stoker.learn.q_learner import QLearner
 from stoker.learn.whole import Whole
 from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
+from stoker.nn.q_network import QNetwork
 from stoker.pools.base import BasePool
 from stoker.pools.on_device import DevicePool
 from stoker.pools.process import ProcessPool
@@ -37,6 +39,8 @@ from stoker.train import devices, memory, population
 from stoker.train.fused import SHUFFLED_APART, Fused, why_not
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.parts import Lesson, Parts
+from stoker.train.policies import TrainedPolicy, make_actor_critic, make_policy
+from stoker.train.replaying import describe_replay, make_q_learner, make_replay, q_lesson
 from stoker.train.sizes import as_size, capacity, may_overlap, memory_need, rollout_size
 from stoker.train.sources import EnvSource, factory_of, make_pool, own_copies
 from stoker.train.swap import Swap, whole_lesson
@@ -84,10 +88,58 @@ def _assemble(
         )
     seeds = range(config.run.seed, config.run.seed + config.run.population)
     policies = [make_policy(pool.spec, config, device, seed) for seed in seeds]
-    policy = policies[0]
-    scaler = _make_scaler(config, pool, device)
     executor, on_device = _executor(config, device), isinstance(pool, DevicePool)
     whole = Whole(captures=on_device and executor == "graph")
+    pinned = pool.memory if _pins(pool, device) else None  # before somebody copies from it
+    learning = _make_learning(config, device, pool, policies[0], whole, executor)
+    collection = learning.collection
+    parts = Parts(
+        config,
+        device,
+        decisions + _describe_choices(config, device, pool.spec, policies[0], learning),
+        eval_factory,
+        pool,
+        policies,
+        learning.scaler,
+        collection.collector,
+        learning.learner,
+        learning.lesson,
+        collection.learner_clock,
+        collection.clock,
+        collection.trial,
+        pinned,
+        whole,
+        watch=watch_over(config, device),
+    )
+    if isinstance(pool, TensorPool) and config.learning.algo == "ppo":
+        _prepare_kernels(parts, pool)
+    return parts
+
+
+class _Learning(NamedTuple):
+    """How an algorithm learns, and from whom it gets what it learns from."""
+
+    collection: _Collection
+    learner: Learner | QLearner
+    lesson: Lesson
+    scaler: ReturnScaler | None
+
+
+def _make_learning(
+    config: Config,
+    device: torch.device,
+    pool: BasePool,
+    policy: TrainedPolicy,
+    whole: Whole,
+    executor: str,
+) -> _Learning:
+    if isinstance(policy, QNetwork):
+        replay = make_replay(config, pool.spec, pool.n_envs, device)
+        q_learner = make_q_learner(config, pool.spec, policy, replay, executor)
+        collection = _make_collector(config, device, pool, policy, whole)
+        lesson = q_lesson(policy, q_learner, collection.collector)
+        return _Learning(collection, q_learner, lesson, None)
+    scaler = _make_scaler(config, pool, device)
     learner = Learner(
         dict(policy.named_parameters()),
         _preparation(config, scaler),
@@ -97,39 +149,17 @@ def _assemble(
         device,
         config.run.seed + SHUFFLED_APART,
         "eager" if whole.captures else executor,
-        asks=not on_device,
+        asks=not isinstance(pool, DevicePool),
         normalise=ppo.normalised if config.ppo.normalize_advantage else None,
         micro_batch=config.compute.micro_batch,
     )
     memory.save_updates(learner)
-    pinned = pool.memory if _pins(pool, device) else None  # before somebody copies from it
     collection = _make_collector(config, device, pool, policy, whole)
-    decisions = decisions + _describe_choices(config, device, pool.spec, policy, collection)
     lesson = _lesson(policy, learner, collection.collector)
     if isinstance(collection.collector, DeviceCollector):
         once = functools.partial(lesson, collection.collector.storage)
         lesson = whole_lesson(whole, once, learner.generator)
-    parts = Parts(
-        config,
-        device,
-        decisions,
-        eval_factory,
-        pool,
-        policies,
-        scaler,
-        collection.collector,
-        learner,
-        lesson,
-        collection.learner_clock,
-        collection.clock,
-        collection.trial,
-        pinned,
-        whole,
-        watch=watch_over(config, device),
-    )
-    if isinstance(pool, TensorPool):
-        _prepare_kernels(parts, pool)
-    return parts
+    return _Learning(collection, learner, lesson, scaler)
 
 
 def _make_scaler(config: Config, pool: BasePool, device: torch.device) -> ReturnScaler | None:
@@ -154,7 +184,7 @@ def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
     """Have Stoker's own kernels take over, where they can and shall: at once, or when built."""
     config, device, spec = parts.config, parts.device, pool.spec
     asked, many = config.compute.kernels, config.run.population > 1
-    reason = why_not(spec, config, parts.policies[0])
+    reason = why_not(spec, config, parts.actor_critics[0])
     if reason and (asked == "fused" or many):
         wish = f"population is {config.run.population}" if many else "kernels is fused"
         raise ConfigError(f"{wish}, and Stoker's kernels cannot serve this run: {reason}.")
@@ -170,13 +200,13 @@ def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
     def live(way: Way) -> Fused:
         collector, generator = parts.collector, parts.learner.generator
         assert isinstance(collector, DeviceCollector)
-        given = (parts.policies, config, spec, collector.storage, parts.scaler)
+        given = (parts.actor_critics, config, spec, collector.storage, parts.scaler)
         return Fused(*given, scalars, pool.count, generator, way)
 
     def rehearsal(way: Way) -> tuple[Fused, DeviceCollector]:
         plain = dataclasses.replace(config.network, ortho_init=False)
         quick = dataclasses.replace(config, network=plain)
-        policies = [make_policy(spec, quick, device, 0) for _ in parts.policies]
+        policies = [make_actor_critic(spec, quick, device, 0) for _ in parts.policies]
         storage, generator, twin = DeviceStorage(*shape), torch.Generator(device), pool.twin()
         given = (policies, config, spec, storage, _make_scaler(config, pool, device))
         fused = Fused(*given, scalars, twin.count, generator, way)
@@ -211,11 +241,11 @@ class _Collection(NamedTuple):
 
 
 def _make_collector(
-    config: Config, device: torch.device, pool: BasePool, policy: ActorCritic, whole: Whole
+    config: Config, device: torch.device, pool: BasePool, policy: TrainedPolicy, whole: Whole
 ) -> _Collection:
     """In step, or overlapped; with `auto`, pools that step elsewhere are tried both ways."""
     mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
-    shape = (pool.spec, config.ppo.n_steps, pool.n_envs)
+    shape = (pool.spec, config.learning.n_steps, pool.n_envs)
     size, clock = rollout_size(*shape), PhaseClock()
     if isinstance(pool, DevicePool):
         runs = None
@@ -226,7 +256,7 @@ def _make_collector(
         on_device = DeviceCollector(pool, policy, storage, clock, seeds, runs)
         why = "environments are tensors: they and the network share the device"
         return _Collection(on_device, clock, clock, None, size, Decision("collect", "in step", why))
-    rows = capacity(config) if elsewhere else config.ppo.n_steps
+    rows = capacity(config) if elsewhere else config.learning.n_steps
     if not may_overlap(config, elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
         gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
@@ -265,15 +295,6 @@ def _executor(config: Config, device: torch.device) -> str:
     return asked
 
 
-def make_policy(spec: EnvSpec, config: Config, device: torch.device, seed: int) -> ActorCritic:
-    """A new policy whose weights and noise follow from the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        policy = ActorCritic(spec, config.network, config.ppo.normalize_obs).to(device)
-    policy.seed(seed + 1, device)
-    return policy
-
-
 def _preparation(config: Config, scaler: ReturnScaler | None) -> Prepare:
     def prepare(rollout: Rollout) -> Prepared:
         reward = rollout.reward
@@ -298,29 +319,22 @@ def _describe_choices(
     config: Config,
     device: torch.device,
     spec: EnvSpec,
-    policy: ActorCritic,
-    collection: _Collection,
+    policy: TrainedPolicy,
+    learning: _Learning,
 ) -> list[Decision]:
+    collection = learning.collection
     count = sum(parameter.numel() for parameter in policy.parameters())
     asked = config.compute.device
     on_gpu = device.type == "cuda"
     found = "the GPU was found" if on_gpu else "no GPU was found"
     precision = config.compute.precision if on_gpu else "fp32"
-    total = config.total_batch
     return [
         Decision("device", devices.describe(device), found if asked == "auto" else "asked for"),
-        Decision(
-            "batch",
-            f"{config.env.n_envs} x {config.ppo.n_steps} steps = {total:,}, in minibatches of "
-            f"{config.minibatch:,}",
-            f"{config.ppo.n_epochs} epochs, {config.ppo.n_epochs * config.n_minibatches} updates "
-            "an iteration",
-        ),
+        *_describe_batch(config, learning.learner),
         Decision(
             "network",
             "-".join(map(str, config.network.network_arch)),
-            f"{count:,} parameters, "
-            + ("one trunk" if config.network.shared_trunk else "actor and critic apart"),
+            f"{count:,} parameters, {_trunks(config)}",
         ),
         Decision("precision", precision, f"updates run {_HOW[_executor(config, device)]}"),
         collection.decision,
@@ -330,6 +344,26 @@ def _describe_choices(
             "one rollout" if collection.trial is None and not collection.collector.ahead else "two",
         ),
         _describe_memory(config, device, spec),
+    ]
+
+
+def _trunks(config: Config) -> str:
+    if config.learning.algo == "dqn":
+        return "and a target network of as many"
+    return "one trunk" if config.network.shared_trunk else "actor and critic apart"
+
+
+def _describe_batch(config: Config, learner: Learner | QLearner) -> list[Decision]:
+    if isinstance(learner, QLearner):
+        return describe_replay(config, learner.replay)
+    sizes = f"{config.env.n_envs} x {config.ppo.n_steps} steps = {config.total_batch:,}"
+    updates = config.ppo.n_epochs * config.n_minibatches
+    return [
+        Decision(
+            "batch",
+            f"{sizes}, in minibatches of {config.minibatch:,}",
+            f"{config.ppo.n_epochs} epochs, {updates} updates an iteration",
+        )
     ]
 
 

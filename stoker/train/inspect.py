@@ -9,7 +9,7 @@ from stoker.errors import RunError
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.runs.folder import RunFolder
-from stoker.train.agent import PPO
+from stoker.train.agent import Agent
 from stoker.train.evaluate import EvalReport, evaluate
 from stoker.train.sources import factory_of
 
@@ -36,7 +36,7 @@ def evaluate_run(
     """Evaluate a checkpoint of the run at `path`; of a population, the best agent or `agent`."""
     folder = RunFolder.open(path)
     name, saved = _find(folder, checkpoint)
-    model = PPO.from_checkpoint(saved, device=device, agent=agent)
+    model = Agent.from_checkpoint(saved, device=device, agent=agent)
     report = evaluate(
         model.policy,
         factory_of(model.config),

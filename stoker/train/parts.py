@@ -19,14 +19,17 @@ from stoker.envs.registry import EnvFactory
 from stoker.errors import CheckpointError, ConfigError
 from stoker.learn.fused import FusedLearner
 from stoker.learn.learner import Learner
+from stoker.learn.q_learner import QLearner
 from stoker.learn.whole import Whole
 from stoker.monitor.phases import PhaseClock
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.base import BasePool
+from stoker.storage.replay import Replay
 from stoker.storage.rollout import RolloutStorage
 from stoker.train import devices, population
 from stoker.train.fused import SHUFFLED_APART, Fused
 from stoker.train.overlap import Decision
+from stoker.train.policies import TrainedPolicy
 from stoker.train.population import Standing
 from stoker.train.watch import Watch
 from stoker.types import LearnReport
@@ -59,11 +62,11 @@ class Parts:
     decisions: list[Decision]
     eval_factory: EnvFactory | None
     pool: BasePool
-    policies: Sequence[ActorCritic]
+    policies: Sequence[TrainedPolicy]
     """One; or those of a population."""
     scaler: ReturnScaler | None
     collector: InStepCollector | DeviceCollector
-    learner: Learner | FusedLearner
+    learner: Learner | FusedLearner | QLearner
     lesson: Lesson
     clock: PhaseClock
     collect_clock: PhaseClock
@@ -78,10 +81,20 @@ class Parts:
     """Samples the machine, unless that is not wanted."""
 
     @property
-    def policy(self) -> ActorCritic:
+    def policy(self) -> TrainedPolicy:
         """The one there is; of a population, that with the highest reward."""
         standings = self.standings()
         return self.policies[standings[0].agent if standings else 0]
+
+    @property
+    def actor_critics(self) -> list[ActorCritic]:
+        """The policies, where PPO trains them."""
+        return [policy for policy in self.policies if isinstance(policy, ActorCritic)]
+
+    @property
+    def replay(self) -> Replay | None:
+        """Where DQN learns, what it learns from."""
+        return self.learner.replay if isinstance(self.learner, QLearner) else None
 
     def standings(self) -> list[Standing]:
         """The agents of a population, best first; of one alone, none."""
@@ -113,6 +126,7 @@ class Parts:
             "policy": self.policy.state_dict(),
             "learner": self.learner.state(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
+            "replay": self.replay.state() if self.replay else {},
         }
         if self.fused is not None and len(self.policies) > 1:
             groups["crowd"] = self.fused.crowd.state()
@@ -137,6 +151,10 @@ class Parts:
                 scaler = _as_now(room_of(tensors, "scaler"), self.scaler.state_dict())
                 carried = scaler["carried"] if with_envs else self.scaler.carried
                 self.scaler.load_state_dict(scaler | {"carried": carried})
+            if self.replay:
+                self.replay.restore(room_of(tensors, "replay"))
+                if not with_envs:
+                    self.replay.break_off(torch.arange(self.replay.n_envs, device=self.device))
             if with_envs:
                 collected = room_of(tensors, "collector")
                 self._bring_back({k: v.numpy() for k, v in collected.items()})
@@ -170,6 +188,8 @@ class Parts:
         restarted = self.collector.restore(state)
         if self.scaler:
             self.scaler.carried[torch.from_numpy(restarted)] = 0.0
+        if self.replay and restarted.size:
+            self.replay.break_off(torch.from_numpy(restarted).to(self.device))  # sync: a restart
 
     def close(self) -> None:
         """End collecting, then the environments: also where a Ctrl-C interrupts one of these."""

@@ -120,7 +120,8 @@ class Session:
         every = self.config.run.log_every
         if not self.unfinished:
             return True
-        if every == 0 and isinstance(self.parts.pool, DevicePool):
+        quick = isinstance(self.parts.pool, DevicePool) or self.parts.replay is not None
+        if every == 0 and quick:
             # Before a checkpoint in any case: which is the best must not depend on the time.
             return self.save_due or time.perf_counter() - self._logged_at >= LOGS_APART_S
         return self.counters.iteration % max(every, 1) == 0
@@ -225,7 +226,7 @@ class Session:
         self._pending = torch.zeros_like(self._pending)
         self.counters.skipped_updates += skipped
         self.counters.bad_in_a_row = self.counters.bad_in_a_row + skipped if skipped else 0
-        if self.counters.bad_in_a_row > self.config.ppo.max_bad_updates:
+        if self.counters.bad_in_a_row > self.config.learning.max_bad_updates:
             self._roll_back()
 
     def _roll_back(self) -> None:
@@ -233,7 +234,7 @@ class Session:
         bad = self.counters.bad_in_a_row
         found = (
             f"{bad} updates, with no good iteration in between, had a loss or gradient that is not "
-            f"finite (limit: max_bad_updates {self.config.ppo.max_bad_updates})."
+            f"finite (limit: max_bad_updates {self.config.learning.max_bad_updates})."
         )
         advice = "Lower the learning rate, or look for huge rewards or observations."
         if self.counters.rollbacks or not self.folder or not self.counters.saved_at:

@@ -12,11 +12,12 @@ import torch
 
 from stoker.config.check import divisors, largest_divisor
 from stoker.config.presets import PRESETS, largest_that_fits
-from stoker.config.schema import Config
+from stoker.config.schema import Config, DQNSettings
 from stoker.errors import ConfigError
-from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.rows import Rows
+from stoker.storage.replay import replay_size
 from stoker.train import devices
+from stoker.train.policies import bare_policy, check_actions
 from stoker.types import EnvSpec
 
 _FEWEST_STEPS = 8
@@ -24,6 +25,8 @@ _FEWEST_STEPS = 8
 _UNEVEN = 1.5
 """How many times the mean an environment may contribute to a rollout, where each goes freely."""
 
+_MOST_OF_DEVICE = 0.8
+"""The share of the free memory that a replay may fill before its observations go to the host."""
 _WORKER_BYTES = 40 << 20
 """Of a worker process before it makes environments (measured: 33 MiB, a third of them its own)."""
 _FIXED_BYTES = 5 * 4 + 8 + 3
@@ -37,7 +40,7 @@ def may_overlap(config: Config, elsewhere: bool) -> bool:
 
 def capacity(config: Config) -> int:
     """Steps that one environment may have in a rollout, where each goes freely."""
-    return math.ceil(_UNEVEN * config.ppo.n_steps)
+    return math.ceil(_UNEVEN * config.learning.n_steps)
 
 
 def with_in_flight(config: Config, wanted: int) -> Config:
@@ -50,12 +53,12 @@ def with_in_flight(config: Config, wanted: int) -> Config:
         near = " and ".join(map(str, [largest_divisor(total, in_flight), *larger]))
         raise ConfigError(
             f"in_flight is {in_flight}, and a rollout of {config.env.n_envs} x "
-            f"{config.ppo.n_steps} = {total} rows cannot be shared among as many: nearest are "
+            f"{config.learning.n_steps} = {total} rows cannot be shared among as many: nearest are "
             f"{near}."
         )
     env = dataclasses.replace(config.env, n_envs=in_flight, in_flight=in_flight)
-    ppo = dataclasses.replace(config.ppo, n_steps=total // in_flight)
-    return dataclasses.replace(config, env=env, ppo=ppo)
+    learning = dataclasses.replace(config.learning, n_steps=total // in_flight)
+    return dataclasses.replace(config, env=env, learning=learning)
 
 
 _MANY = "Give a class or a function that makes environments to have as many as you like."
@@ -65,17 +68,18 @@ def with_n_envs(config: Config, n_envs: int, remedy: str = _MANY) -> Config:
     """`config` for the environments that were handed over, with a minibatch that divides."""
     if n_envs == config.env.n_envs:
         return config
-    total = n_envs * config.ppo.n_steps
-    size = largest_divisor(total, config.minibatch)
+    total = n_envs * config.learning.n_steps
+    divides = config.learning.algo == "ppo"
+    size = largest_divisor(total, config.minibatch) if divides else config.minibatch
     warnings.warn(
         f"The environment given counts as {n_envs}, not {config.env.n_envs}, so a rollout has "
-        f"{n_envs} x {config.ppo.n_steps} = {total} rows, in minibatches of {size}. "
+        f"{n_envs} x {config.learning.n_steps} = {total} rows, in minibatches of {size}. "
         f"{remedy}",
         stacklevel=2,
     )
     env = dataclasses.replace(config.env, n_envs=n_envs)
     return dataclasses.replace(
-        config, env=env, ppo=dataclasses.replace(config.ppo, batch_size=size)
+        config, env=env, learning=dataclasses.replace(config.learning, batch_size=size)
     )
 
 
@@ -100,17 +104,24 @@ class MemoryNeed(NamedTuple):
     workers: int
     """On the host: worker processes, without what environments allocate; and what they share."""
     host_free: int
+    replay: int = 0
+    """On the device, where DQN learns."""
+    spilled: int = 0
+    """Of the replay's observations, where the device is too small for them: on the host."""
 
     @property
     def total(self) -> int:
         """On the device."""
-        return self.rollouts + self.network + self.minibatch
+        return self.rollouts + self.network + self.minibatch + self.replay
 
     @property
     def arithmetic(self) -> str:
+        replay = f"replay {as_size(self.replay)}, " if self.replay else ""
+        spilled = f"; {as_size(self.spilled)} of it are on the host" if self.spilled else ""
         return (
-            f"rollout {as_size(self.rollouts)}, network and optimiser {as_size(self.network)}, "
-            f"minibatch {as_size(self.minibatch)}; {as_size(self.free)} are free"
+            f"{replay}rollout {as_size(self.rollouts)}, network and optimiser "
+            f"{as_size(self.network)}, minibatch {as_size(self.minibatch)}; {as_size(self.free)} "
+            f"are free{spilled}"
         )
 
 
@@ -129,11 +140,11 @@ def memory_need(
     processes = config.env.pool in ("process", "io")
     elsewhere = processes if elsewhere is None else elsewhere
     overlaps = may_overlap(config, elsewhere)
-    rows = capacity(config) if overlaps and elsewhere else config.ppo.n_steps
+    rows = capacity(config) if overlaps and elsewhere else config.learning.n_steps
     agents = config.run.population
     rollouts = rollout_size(spec, rows, agents * config.env.n_envs) * (2 if overlaps else 1)
     workers = config.env.n_workers * _WORKER_BYTES + Rows.size(spec, config.env.n_envs)
-    return MemoryNeed(
+    need = MemoryNeed(
         device.type,
         rollouts,
         agents * 4 * 4 * count_parameters(config, spec),
@@ -142,6 +153,16 @@ def memory_need(
         workers if processes else 0,
         devices.free_memory(torch.device("cpu")),
     )
+    return _with_replay(need, config, spec)
+
+
+def _with_replay(need: MemoryNeed, config: Config, spec: EnvSpec) -> MemoryNeed:
+    if not isinstance(config.learning, DQNSettings):
+        return need
+    seen, rest = replay_size(spec, config.learning.buffer_size)
+    if need.device == "cpu" or need.total + seen + rest <= _MOST_OF_DEVICE * need.free:
+        return need._replace(replay=seen + rest)
+    return need._replace(replay=rest, spilled=seen)
 
 
 def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bool) -> None:
@@ -149,19 +170,28 @@ def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bo
 
     `elsewhere` says that environments may be stepped in other processes.
     """
+    check_actions(config, spec)
     need = memory_need(config, spec, device, elsewhere)
     cores = devices.usable_cores()
     fits = largest_that_fits(cores)
     needs = f"This run needs about {as_size(need.total)} on the {need.device} ({need.arithmetic})"
+    on_policy = config.learning.algo == "ppo"
+    remedy = f", or --preset {fits}" if on_policy else ", such as a smaller buffer_size"
     # On a GPU minibatches can be had in parts.
     least = need.total if device.type == "cpu" else need.total - need.minibatch
     if least > need.free:
-        raise ConfigError(f"{needs}. Use smaller sizes, or --preset {fits}.")
+        raise ConfigError(f"{needs}. Use smaller sizes{remedy}.")
+    if need.spilled > need.host_free:
+        raise ConfigError(f"{needs}, more than the host has free. Use a smaller buffer_size.")
     if need.total > 0.8 * need.free:
-        warnings.warn(f"{needs}; --preset {fits} would fit well.", stacklevel=2)
+        warnings.warn(f"{needs}; smaller sizes{remedy} would fit well.", stacklevel=2)
     for name, row in PRESETS.items():
         sizes = (row.n_envs, row.n_steps)
-        if sizes == (config.env.n_envs, config.ppo.n_steps) and row.cores > cores:
+        if (
+            on_policy
+            and sizes == (config.env.n_envs, config.learning.n_steps)
+            and row.cores > cores
+        ):
             warnings.warn(
                 f"{row.n_envs} x {row.n_steps} steps (the preset {name}) is made for {row.cores} "
                 f"cores and this machine has {cores}: environments will wait for each other. "
@@ -173,6 +203,6 @@ def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bo
 def count_parameters(config: Config, spec: EnvSpec) -> int:
     """How many numbers a network has."""
     with torch.device("meta"):  # sizes without memory
-        settings = dataclasses.replace(config.network, ortho_init=False)
-        policy = ActorCritic(spec, settings, config.ppo.normalize_obs)
+        network = dataclasses.replace(config.network, ortho_init=False)
+        policy = bare_policy(spec, dataclasses.replace(config, network=network))
     return sum(parameter.numel() for parameter in policy.parameters())

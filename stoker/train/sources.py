@@ -37,7 +37,8 @@ def factory_of(config: Config) -> EnvFactory:
     if config.env.env.startswith("<"):
         raise ConfigError(
             f"This run's environment was given in Python as {config.env.env}, so its name does not "
-            "say how to make it. Go on in Python, with PPO.load(path, env=...)."
+            f"say how to make it. Go on in Python, with {config.learning.algo.upper()}.load(path, "
+            "env=...)."
         )
     return EnvFactory(config.env.env, config.env.env_kwargs)
 

@@ -185,7 +185,7 @@ def _outcome(session: Session, state: str, stop: StopRequest) -> Outcome:
 
 def _name_of(config: Config) -> str:
     env = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.env).strip("-.") or "env"
-    return f"{env[:60]}-ppo-s{config.run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return f"{env[:60]}-{config.learning.algo}-s{config.run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _refuse_if_done(folder: RunFolder, config: Config, counters: Counters) -> None:

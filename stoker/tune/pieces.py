@@ -19,7 +19,7 @@ from stoker.config.schema import Config
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.awaited import as_blocking
 from stoker.pools.choose import Probe, probe
-from stoker.train.build import make_policy
+from stoker.train.policies import make_actor_critic
 from stoker.train.sources import factory_of
 from stoker.types import DeviceObs, EnvSpec
 
@@ -43,7 +43,7 @@ class Pieces(NamedTuple):
 
 def try_pieces(config: Config, spec: EnvSpec, device: torch.device, on_host: bool) -> Pieces:
     """Try each piece of a job; `on_host` says where environments step."""
-    policy = make_policy(spec, config, device, config.run.seed)
+    policy = make_actor_critic(spec, config, device, config.run.seed)
     n_envs = config.env.n_envs
     widths = sorted({1, n_envs, 2 * n_envs, 4 * n_envs})
     return Pieces(
@@ -56,12 +56,14 @@ def try_pieces(config: Config, spec: EnvSpec, device: torch.device, on_host: boo
 
 def try_decision(config: Config, spec: EnvSpec, device: torch.device, width: int) -> float:
     """Seconds that deciding for so many at once takes."""
-    return _inference_s(make_policy(spec, config, device, config.run.seed), spec, width, device)
+    return _inference_s(
+        make_actor_critic(spec, config, device, config.run.seed), spec, width, device
+    )
 
 
 def try_update(config: Config, spec: EnvSpec, device: torch.device, rows: int) -> float:
     """Seconds that a pass of so many rows takes."""
-    return _update_s(make_policy(spec, config, device, config.run.seed), spec, rows, device)
+    return _update_s(make_actor_critic(spec, config, device, config.run.seed), spec, rows, device)
 
 
 def _try_env(config: Config, spec: EnvSpec) -> Probe:

@@ -75,4 +75,4 @@ def shortened(config: Config, factor: int, pieces: Pieces) -> Shortened:
     ppo = dataclasses.replace(config.ppo, n_steps=n_steps, batch_size=size)
     known = pieces.update_at
     ratio = (known[config.minibatch] / config.minibatch) / (known[size] / size)
-    return Shortened(dataclasses.replace(config, ppo=ppo), factor, ratio)
+    return Shortened(dataclasses.replace(config, learning=ppo), factor, ratio)

@@ -127,7 +127,7 @@ class Workbench:
         factor = factor_for(config, took, _ITERATION_S, whole=True)
         n_steps, _ = shortened_sizes(config, factor)
         ppo = dataclasses.replace(config.ppo, n_steps=n_steps)
-        return Shortened(dataclasses.replace(config, ppo=ppo), factor, 1.0)
+        return Shortened(dataclasses.replace(config, learning=ppo), factor, 1.0)
 
     def kinds(self) -> list[tuple[Any, ...]]:
         """By candidate, with which others its prediction errs alike."""

@@ -7,8 +7,9 @@ from dataclasses import fields
 import pytest
 
 from stoker.config import PRESETS, resolve
+from stoker.config.algorithms import ALGORITHMS
 from stoker.config.presets import largest_that_fits
-from stoker.config.schema import GROUPS
+from stoker.config.schema import groups_of
 
 DESIGN = {
     "fast": (16, 256, 2048, 15, (512, 512)),
@@ -51,6 +52,7 @@ def test_the_largest_preset_that_the_cores_can_feed(cores: int, name: str) -> No
     assert largest_that_fits(cores) == name
 
 
-def test_a_setting_has_one_home() -> None:
-    names = [field.name for group in GROUPS.values() for field in fields(group)]
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_setting_has_one_home(algo: str) -> None:
+    names = [field.name for group in groups_of(algo).values() for field in fields(group)]
     assert sorted(names) == sorted(set(names))

@@ -53,8 +53,10 @@ def wait_for_iterations(process: subprocess.Popen[str], run: Path, count: int) -
         "--pool process --n-workers 2 --target-kl 0.02 --clip-schedule linear",
         "--env tasks:Masked --timesteps 8k --n-envs 4 --n-steps 100 --batch-size 100 "
         "--pool inline --shared-trunk --no-normalize-reward --ent-coef 0.01",
+        "--algo dqn --env CartPole-v1 --timesteps 10240 --n-envs 4 --n-steps 128 --per "
+        "--n-step-return 3 --learning-starts 512 --buffer-size 4096 --log-every 1",
     ],
-    ids=["cartpole", "pendulum-processes", "masked"],
+    ids=["cartpole", "pendulum-processes", "masked", "dqn"],
 )
 def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
     flags: str, start_stoker: Start, stoker: Run, tmp_path: Path

@@ -1,0 +1,255 @@
+"""Training with DQN: every switch and space, every way to collect, and what is said in error."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tasks
+import torch
+
+from stoker import DQN, PPO
+from stoker.config import resolve
+from stoker.config.schema import Config
+from stoker.errors import ConfigError
+from stoker.nn.q_network import QNetwork
+from stoker.train.build import build
+from stoker.train.by_hand import is_plain
+from stoker.train.evaluate import evaluate
+from stoker.train.loop import run
+from stoker.train.parts import Parts
+from stoker.train.session import Session
+from stoker.train.signals import StopRequest
+
+_SMALL = {
+    "algo": "dqn",
+    "device": "cpu",
+    "pool": "inline",
+    "n_envs": 8,
+    "n_steps": 8,
+    "batch_size": 64,
+    "network_arch": (64,),
+    "gamma": 0.5,
+    "learning_rate": 2e-3,
+    "learning_starts": 256,
+    "target_every": 50,
+    "seed": 1,
+}
+
+
+def config_of(env: str, timesteps: int, **settings: Any) -> Config:
+    return resolve({"env": env, "timesteps": timesteps, **_SMALL, **settings})
+
+
+def reward_of(parts: Parts) -> float:
+    assert parts.eval_factory is not None
+    given = (parts.policy, parts.eval_factory, parts.pool.spec, parts.device)
+    pool = parts.config.env.pool
+    return evaluate(*given, episodes=20, seed=1, max_steps=1000, pool=pool).mean_reward
+
+
+def trained(env: str, timesteps: int, **settings: Any) -> tuple[float, dict[str, float]]:
+    """The evaluated mean reward after training without a run folder, and the last metrics."""
+    parts = build(config_of(env, timesteps, **settings))
+    try:
+        session = Session(parts, None)
+        assert run(session, lambda _: None, StopRequest(1.0)) == "finished"
+        return reward_of(parts), session.metrics
+    finally:
+        parts.close()
+
+
+@pytest.mark.parametrize("task", ["MatchPair", "EchoDict", "Masked"])
+def test_it_solves_a_task_of_every_kind_of_space(task: str) -> None:
+    reward, _ = trained(f"tasks:{task}", 8192)
+    assert reward >= 0.95 * tasks.LENGTH
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"double": False},
+        {"dueling": True, "per": True},
+        {"n_step_return": 3, "tau": 0.05, "target_every": 1},
+        {"exploration": "noisy", "dueling": True},
+        {"normalize_obs": True, "activation": "tanh"},
+        {"activation": "elu", "ortho_init": True},
+    ],
+    ids=str,
+)
+def test_it_learns_with_every_switch(switches: dict[str, Any]) -> None:
+    reward, metrics = trained("tasks:MatchPair", 8192, **switches)
+    assert reward >= 0.8 * tasks.LENGTH
+    assert metrics["train/update_ratio"] == pytest.approx(0.5, abs=0.01)
+    assert ("train/beta" in metrics) == switches.get("per", False)
+    assert ("rollout/exploration_rate" in metrics) == ("exploration" not in switches)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"pool": "process", "n_workers": 2, "collect": "overlap"},
+        {"pool": "inline", "collect": "overlap"},
+        {"pool": "io", "n_workers": 1, "in_flight": 8},
+    ],
+    ids=["process", "thread", "io"],
+)
+def test_the_learner_holds_its_ratio_while_environments_step(way: dict[str, Any]) -> None:
+    reward, metrics = trained("tasks:MatchPair", 8192, **way)
+    assert reward >= 0.9 * tasks.LENGTH
+    assert metrics["train/update_ratio"] == pytest.approx(0.5, abs=0.01)
+
+
+_BALANCE = {
+    "gamma": 0.99,
+    "n_envs": 16,
+    "n_steps": 16,
+    "batch_size": 32,
+    "network_arch": (64, 64),
+    "learning_rate": 1e-3,
+    "learning_starts": 1000,
+    "target_every": 250,
+}
+"""With these, four seeds came to 280 at least, and to 97 at least in 25,600 steps; by chance it is
+22. That the defaults solve it for every seed is what `python -m bench learning` shows."""
+
+
+def test_it_learns_where_environments_are_tensors() -> None:
+    reward, _ = trained("tensor/CartPole-v1", 25_600, **_BALANCE, pool="tensor")
+    assert reward >= 60
+
+
+def test_it_learns_to_balance_a_pole() -> None:
+    reward, _ = trained("CartPole-v1", 40_960, **_BALANCE)
+    assert reward >= 150
+
+
+def updates_of(settings: dict[str, Any], iterations: int = 8) -> dict[str, torch.Tensor]:
+    parts = build(config_of("CartPole-v1", 4096, **settings))
+    try:
+        for _ in range(iterations):
+            parts.learner.anneal(0.5)
+            parts.lesson(parts.collector.collect())
+            parts.collector.publish()
+        return {name: value.clone() for name, value in parts.tensors().items()}
+    finally:
+        parts.close()
+
+
+@pytest.mark.parametrize("per", [False, True])
+def test_in_step_the_same_seed_gives_the_same_bits(per: bool) -> None:
+    first, second = (updates_of({"per": per, "n_step_return": 2}) for _ in range(2))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(name.startswith("replay/") for name in first)
+
+
+@pytest.mark.parametrize("per", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+def test_updates_by_hand_are_those_by_autograd(
+    double: bool, per: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first 32: with priorities, rounding decides sooner or later which row is sampled."""
+    settings = {"double": double, "per": per, "target_every": 7}
+    by_hand = updates_of(settings, iterations=5)
+    monkeypatch.setattr("stoker.train.replaying.is_plain", lambda _: False)
+    by_autograd = updates_of(settings, iterations=5)
+    begun = updates_of(settings, iterations=4)
+    assert not torch.equal(by_hand["policy/judge.weight"], begun["policy/judge.weight"])
+    for name, value in by_hand.items():
+        if name.startswith("policy/"):
+            torch.testing.assert_close(value, by_autograd[name], rtol=1e-3, atol=1e-4)
+
+
+def test_only_plain_networks_learn_by_hand() -> None:
+    for settings, plain in (
+        ({}, True),
+        ({"dueling": True}, False),
+        ({"exploration": "noisy"}, False),
+    ):
+        parts = build(config_of("CartPole-v1", 1024, **settings))
+        parts.close()
+        assert isinstance(parts.policy, QNetwork)
+        assert is_plain(parts.policy) is plain
+
+
+def test_environments_that_begin_anew_are_not_bridged() -> None:
+    """After a restore without environments, what was seen last leads nowhere."""
+    parts = build(config_of("CartPole-v1", 4096))
+    try:
+        parts.lesson(parts.collector.collect())
+        tensors = {name: value.clone() for name, value in parts.tensors().items()}
+        parts.restore(tensors, with_envs=False)
+        assert parts.replay is not None
+        newest = parts.replay.kind[parts.replay._place(parts.replay.count - 1)]
+        assert not (newest == 1).any()
+    finally:
+        parts.close()
+
+
+def test_the_python_interface(tmp_path: Any) -> None:
+    settings = {k: v for k, v in _SMALL.items() if k not in ("algo", "pool")}
+    with DQN("MlpPolicy", tasks.MatchPair, **settings, pool="inline") as model:
+        model.learn(4096)
+        obs = np.zeros(7, np.float32)
+        obs[[1, 5]] = 1
+        action, _ = model.predict(obs, deterministic=True)
+        model.save(tmp_path / "saved")
+    loaded = DQN.load(tmp_path / "saved")
+    again, _ = loaded.predict(obs, deterministic=True)
+    assert again.tolist() == action.tolist() == [1, 2]
+    with pytest.raises(
+        ConfigError, match=r"a model that DQN trained; use DQN\.load, not PPO\.load"
+    ):
+        PPO.load(tmp_path / "saved")
+    with DQN.load(tmp_path / "saved", env=tasks.MatchPair) as going_on:
+        assert going_on.num_timesteps >= 4096
+        going_on.learn(512)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("Pendulum-v1", "the actions of Pendulum-v1 are continuous (Box)"),
+        ("tasks:MatchBits", "the actions of tasks:MatchBits are MultiBinary"),
+    ],
+)
+def test_actions_that_dqn_cannot_do_are_refused(env: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(config_of(env, 1024))
+    assert said in str(caught.value)
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train --algo dqn --env Pendulum-v1 --device cpu", "are continuous (Box)"),
+        ("tune --algo dqn --env CartPole-v1", "stoker tune knows PPO alone"),
+        ("doctor --algo dqn --env CartPole-v1", "stoker doctor knows PPO alone"),
+        ("train --algo dqn --preset heavy", "preset is 'heavy', and algo is dqn"),
+        ("train --algo dqn --buffer-size 10", "buffer_size is 10"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_exit_code_2(words: str, said: str, stoker: Run) -> None:
+    ended = stoker(*words.split())
+    assert ended.returncode == 2
+    assert said in " ".join(ended.stderr.split())
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_run_on_the_command_line(stoker: Run, tmp_path: Any) -> None:
+    words = "train --algo dqn --per --env CartPole-v1 --timesteps 2k --device cpu"
+    ended = stoker(*words.split(), "--learning-starts", "256", "--eval-episodes", "2")
+    assert ended.returncode == 0, ended.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("CartPole-v1-dqn-s0-")
+    for command in (["eval", folder.name, "--episodes", "2"], ["runs"], ["report", folder.name]):
+        assert stoker(*command).returncode == 0, command
+    more = stoker("resume", folder.name, "--timesteps", "3k")
+    assert more.returncode == 0, more.stderr
