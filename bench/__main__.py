@@ -21,6 +21,7 @@ BENCHES = (
     "population",
     "predict",
     "startup",
+    "sweep",
     "tensor",
     "tune",
 )

@@ -116,6 +116,17 @@ COMMANDS = {
             "stoker pack -n 8 --cores-each 4 --mps off -- train --env Acrobot-v1 --seed 10",
         ),
     ),
+    "sweep": Command(
+        "stoker.cli.sweep",
+        "sweep",
+        "search for settings that come to a higher reward, trial by trial",
+        (
+            "stoker sweep --env CartPole-v1 --trials 100 --jobs 4 --budget 1m",
+            "stoker sweep --env my_module:MyEnv --space space.yaml --budget 10m --name mine",
+            "stoker sweep --name mine --resume --trials 200",
+            "stoker sweep show mine",
+        ),
+    ),
     "site": Command(
         "stoker.cli.site",
         "site",

@@ -53,7 +53,7 @@ def report(arguments: list[str]) -> int:
     if given.out is not None or not (given.json or given.trace):
         alone = paths[0] if len(paths) == 1 else Path(given.runs_dir)
         out = given.out or alone / REPORT_NAME
-        _write(out, page(runs, _plotly_js()), "--out", told=not given.json)
+        _write(out, page(runs, plotly_js()), "--out", told=not given.json)
     return 0
 
 
@@ -68,7 +68,7 @@ def _write(path: Path, text: str, flag: str, told: bool) -> None:
         print(f"{path}, {len(text.encode()) / 1e6:.1f} MB")
 
 
-def _plotly_js() -> str:
+def plotly_js() -> str:
     """Plotly's own script, which it ships."""
     try:
         from plotly.offline import get_plotlyjs

@@ -7,6 +7,7 @@ import re
 from decimal import Decimal, DecimalException
 
 _LARGEST = Decimal("1e28")  # as many digits as Decimal keeps, and far past any count
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SCALE = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000, "g": 1_000_000_000}
 
 
@@ -51,6 +52,19 @@ def parse_sizes(text: object) -> tuple[int, ...]:
     if not isinstance(parts, (list, tuple)):
         raise ValueError(f"{text!r} is not a list of layer sizes (written like 256,256)")
     return tuple(parse_count(part) for part in parts if str(part).strip())
+
+
+def parse_seconds(text: object) -> float:
+    """Seconds, above 0, from a number or from text such as `90s`, `10m` or `1.5h`."""
+    written = str(text).strip().lower()
+    scale = _SECONDS.get(written[-1:])
+    try:
+        seconds = parse_number(written[:-1] if scale else written) * (scale or 1)
+    except ValueError:
+        seconds = 0.0
+    if isinstance(text, bool) or not 0 < seconds < math.inf:
+        raise ValueError(f"{text!r} is no length of time above 0 (written like 90s, 10m or 1.5h)")
+    return seconds
 
 
 def format_count(value: int) -> str:

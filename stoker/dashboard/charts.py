@@ -74,7 +74,7 @@ def curve(
             lines.append(
                 {
                     "x": [round(at / scale.seconds, 4) for at, _ in thinned],
-                    "y": [_short(value) for _, value in thinned],
+                    "y": [short(value) for _, value in thinned],
                     "name": html.escape(run.summary.name),
                     "mode": "lines" if len(thinned) > 1 else "markers",
                     "line": {"color": colour(place), "width": 2},
@@ -82,7 +82,7 @@ def curve(
             )
     if not lines:
         return None
-    up = _axis(title=title, rangemode="tozero" if from_zero else "normal")
+    up = axis(title=title, rangemode="tozero" if from_zero else "normal")
     return {"data": lines, "layout": {**_layout(scale, height=280), "yaxis": up}}
 
 
@@ -111,13 +111,13 @@ def timeline(run: Run, scale: Scale, runs: int) -> Chart | None:
         return None
     threads = list(dict.fromkeys(name for each in stretches for name in each.threads))
     panels: list[tuple[str, int, list[Chart], Chart]] = []
-    share = _axis(range=[0, 1.02], tickformat=".0%", tickvals=[0, 0.5, 1])
+    share = axis(range=[0, 1.02], tickformat=".0%", tickvals=[0, 0.5, 1])
     for name in threads:
         panels.append((f"{name}'s thread", _THREAD_PX, _phases(stretches, name, scale), share))
     panels.append(("in use", _MACHINE_PX, list(_in_use(stretches, scale)), share))
     if any("power_w" in each.gpu for each in stretches):
         power = _line(stretches, "gpu", "power_w", "GPU power, W", _POWER, scale)
-        panels.append(("GPU power, W", _MACHINE_PX, [power], _axis(range=[0, 1.08 * scale.watts])))
+        panels.append(("GPU power, W", _MACHINE_PX, [power], axis(range=[0, 1.08 * scale.watts])))
     return _stacked(panels, scale)
 
 
@@ -160,7 +160,7 @@ def _line(
 ) -> Chart:
     """A figure over time; a gap where it is unknown."""
     values = [getattr(each, place).get(name) for each in stretches]
-    rounded = [None if value is None else _short(value) for value in values]
+    rounded = [None if value is None else short(value) for value in values]
     return {
         "x": _ends(stretches, scale),
         "y": [*rounded, rounded[-1]],
@@ -197,24 +197,28 @@ def _stacked(panels: Sequence[tuple[str, int, list[Chart], Chart]], scale: Scale
 
 
 def _layout(scale: Scale, height: int) -> Chart:
-    across = _axis(title=f"wall-clock time, {scale.unit}", range=[0, round(scale.until, 4)])
+    across = axis(title=f"wall-clock time, {scale.unit}", range=[0, round(scale.until, 4)])
+    return {**plain_layout(height), "hovermode": "x", "xaxis": across}
+
+
+def plain_layout(height: int) -> Chart:
+    """What all charts have in common."""
     return {
         "height": height,
         "margin": {"l": 52, "r": 12, "t": 28, "b": 48},
         "showlegend": False,
-        "hovermode": "x",
         "dragmode": "zoom",
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "xaxis": across,
     }
 
 
-def _axis(title: str = "", **more: Any) -> Chart:
+def axis(title: str = "", **more: Any) -> Chart:
+    """With a title, if it has one, and whatever else plotly knows of axes."""
     named = {"title": {"text": title, "standoff": 8}} if title else {}
     return {"gridcolor": _GRID, "zeroline": False, "fixedrange": False, **named, **more}
 
 
-def _short(value: float) -> float:
+def short(value: float) -> float:
     """Five digits: more than a chart can show."""
     return float(f"{value:.5g}")

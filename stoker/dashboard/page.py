@@ -33,13 +33,18 @@ def page(runs: Sequence[Run], plotly_js: str) -> str:
     drawn = dict(_charts(runs))
     title = " and ".join(each.name for each in figures[:3]) + (" and others" if runs[3:] else "")
     body = "\n".join(_body(title, figures, drawn))
+    return document(f"{title}: where the time went", body, drawn, plotly_js)
+
+
+def document(title: str, body: str, drawn: dict[str, Chart], plotly_js: str) -> str:
+    """A page with charts, each in the element that has its name; it asks nobody for anything."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}: where the time went</title>
+<title>{escape(title)}</title>
 <style>{_own("page.css")}</style>
 </head>
 <body>
@@ -82,9 +87,9 @@ def _body(title: str, figures: Sequence[Figures], drawn: dict[str, Chart]) -> It
     yield "<h2>Verdict</h2>"
     yield from (_verdict(each, place, len(figures)) for place, each in enumerate(figures))
     yield "<h2>Reward over wall-clock time</h2>" + _runs_legend(figures)
-    yield _chart("reward", drawn, "Unknown: no reward was logged.")
+    yield chart_place("reward", drawn, "Unknown: no reward was logged.")
     yield "<h2>Steps a second</h2>" + _runs_legend(figures)
-    yield _chart("speed", drawn, "Unknown: no speed was logged.")
+    yield chart_place("speed", drawn, "Unknown: no speed was logged.")
     yield "<h2>Where the time went</h2>"
     if len(figures) > 1:
         yield '<p class="soft">All runs on the same scales.</p>'
@@ -187,7 +192,7 @@ def _timeline(each: Figures, place: int, runs: int, drawn: dict[str, Chart]) -> 
     reward = _number(each.reward, ".1f") or "unknown"
     beside = f'<p class="soft">{speed} steps/s, reward {reward}</p>'
     legends = "".join(_phase_legend(thread, spent) for thread, spent in each.phases.items())
-    chart = _chart(f"timeline-{place}", drawn, "Unknown: this run has no timeline.")
+    chart = chart_place(f"timeline-{place}", drawn, "Unknown: this run has no timeline.")
     return named + beside + legends + chart + (_machine_legend(each) if each.phases else "")
 
 
@@ -222,7 +227,8 @@ def _dot(colour: str) -> str:
     return f'<span class="dot" style="background:{colour}"></span>'
 
 
-def _chart(place: str, drawn: dict[str, Chart], otherwise: str) -> str:
+def chart_place(place: str, drawn: dict[str, Chart], otherwise: str) -> str:
+    """Where a chart goes, or what is said instead."""
     if place in drawn:
         height = drawn[place]["layout"]["height"]  # which plotly lets go of while a window changes
         return f'<div class="chart"><div id="{place}" style="height:{height}px"></div></div>'

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.config.numbers import counted, format_count, parse_count, parse_sizes
+from stoker.config.numbers import counted, format_count, parse_count, parse_seconds, parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,17 @@ def test_sizes_that_are_none(junk: object) -> None:
 def test_one_is_told_apart_from_many() -> None:
     told = [counted(number, "worker") for number in (0, 1, 2, 1024)]
     assert told == ["0 workers", "1 worker", "2 workers", "1,024 workers"]
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("90s", 90), ("10m", 600), ("1.5h", 5400), ("1d", 86_400), ("45", 45), (2.5, 2.5)],
+)
+def test_lengths_of_time_are_read(written: object, seconds: float) -> None:
+    assert parse_seconds(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["", "m", "0", "-3s", "ten minutes", "inf", "nan", True, None])
+def test_what_is_no_length_of_time_is_refused(written: object) -> None:
+    with pytest.raises(ValueError, match="no length of time above 0"):
+        parse_seconds(written)
