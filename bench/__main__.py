@@ -8,8 +8,10 @@ from importlib import import_module
 from bench.record import Cases, publish
 
 BENCHES = (
+    "chain",
     "crawl",
     "curves",
+    "dqn",
     "handover",
     "io",
     "lag",

@@ -13,18 +13,22 @@ from bench.seeds import train_all
 
 FIRST_SEED = 20
 _TIME_LIMIT_S = 1800.0
+_MOUNTAIN = (
+    "--algo dqn --learning-rate 4e-3 --batch-size 128 --gamma 0.98 --target-every 300 "
+    "--epsilon-end 0.07"
+)
 
 
-def _learning(env: str, steps: str, seeds: int, solved: float) -> Iterator[Row]:
+def _learning(env: str, steps: str, seeds: int, solved: float, more: str = "") -> Iterator[Row]:
     """`stoker train --env ENV --timesteps N --seed S --device cpu`, two at a time."""
     which = range(FIRST_SEED, FIRST_SEED + seeds)
-    flags = ["--env", env, "--timesteps", steps, "--device", "cpu"]
+    flags = ["--env", env, "--timesteps", steps, "--device", "cpu", *more.split()]
     ended = train_all([[*flags, "--seed", str(seed)] for seed in which], 2, _TIME_LIMIT_S)
     evaluated = [run.reward for run in ended]
     reached = sum(reward >= solved for reward in evaluated)
     yield Row(
         "learning",
-        f"{env}, {steps} steps",
+        " ".join([f"{env}, {steps} steps", *([f"({more})"] if more else [])]),
         reached,
         f"seeds of {seeds} that reach {solved:g}",
         ceiling=seeds,
@@ -40,11 +44,14 @@ def _learning(env: str, steps: str, seeds: int, solved: float) -> Iterator[Row]:
 
 
 CASES: Cases = {
-    # environment, steps, seeds, the reward that counts as solved
-    case[0]: partial(_learning, *case)
+    # environment, steps, seeds, the reward that counts as solved, and what is no default
+    " ".join([case[0], *case[4:]]): partial(_learning, *case)
     for case in (
         ("CartPole-v1", "100k", 10, 475.0),
         ("Acrobot-v1", "100k", 3, -100.0),
         ("Pendulum-v1", "300k", 5, -250.0),
+        ("CartPole-v1", "100k", 10, 475.0, "--algo dqn"),
+        ("Acrobot-v1", "100k", 3, -100.0, "--algo dqn"),
+        ("MountainCar-v0", "120k", 4, -110.0, _MOUNTAIN),
     )
 }
