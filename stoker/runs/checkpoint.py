@@ -4,7 +4,8 @@
         tensors.safetensors   every tensor by name
         state.json            counters and whatever else is no tensor
         config.yaml           the resolved settings
-        manifest.json         the format, and the size and SHA-256 of the three
+        rows-00000.safetensors ...   of what is too large to hold twice, such as a replay, a part
+        manifest.json         the format, and the size and SHA-256 of each
 
 A folder is written under a hidden name, synced and renamed, so a step's folder is whole or is not
 there. Where one is replaced, the old one stands under `.replaced-NAME` for the instant between the
@@ -17,6 +18,7 @@ import contextlib
 import os
 import shutil
 import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +33,15 @@ from stoker.runs.manifest import (
     MANIFEST,
     STATE,
     TENSORS,
+    FileFacts,
     describe_file,
     dump_manifest,
     has_right_sizes,
     may_be_replaced,
     read_head,
+    read_verified,
     refuse_pickle,
+    rows_name,
     verified_contents,
 )
 from stoker.runs.steps import list_steps as list_steps
@@ -51,6 +56,18 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]  # any shape and dtype; on the CPU when loaded
     state: dict[str, Any]  # as JSON: a tuple comes back as a list, a non-finite number as None
     config: dict[str, Any]  # the resolved settings, flat
+    rows: Iterable[dict[str, Tensor]] = ()  # taken, written and read one part at a time
+
+
+class _StoredRows:
+    """Parts of a checkpoint that lie on the disk; each is read, and proved, when it is wanted."""
+
+    def __init__(self, files: Mapping[Path, FileFacts]) -> None:
+        self._files = files
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for path, facts in self._files.items():
+            yield safetensors.torch.load(read_verified(path, facts))
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -88,7 +105,7 @@ def load(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"There is no checkpoint at {folder}. Name a folder such as checkpoints/{step_name(0)}."
         )
-    contents = verified_contents(place)
+    contents, rows = verified_contents(place)
     try:
         state = loads(contents[STATE])
         if not isinstance(state, dict):
@@ -100,7 +117,7 @@ def load(folder: Path) -> Checkpoint:
             f"{place} has the right checksums but not the right content: {error}. It was not "
             "written by this Stoker; load another checkpoint."
         ) from error
-    return Checkpoint(tensors, state, config)
+    return Checkpoint(tensors, state, config, _StoredRows(rows) if rows else ())
 
 
 def load_newest(parent: Path) -> tuple[Path, Checkpoint]:
@@ -180,14 +197,22 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir()
     (folder / STATE).write_text(dumps(checkpoint.state), encoding="utf-8")
     (folder / CONFIG).write_text(dump_settings(checkpoint.config), encoding="utf-8")
-    safetensors.torch.save_file(_on_host(checkpoint.tensors), folder / TENSORS)
-    shutil.copymode(folder / STATE, folder / TENSORS)  # safetensors makes it its owner's alone
-    files = {name: describe_file(folder / name) for name in (TENSORS, STATE, CONFIG)}
+    _write_tensors(folder / TENSORS, checkpoint.tensors)
+    names = [TENSORS, STATE, CONFIG]
+    for place, part in enumerate(checkpoint.rows):
+        names.append(rows_name(place))
+        _write_tensors(folder / names[-1], part)
+    files = {name: describe_file(folder / name) for name in names}
     (folder / MANIFEST).write_text(dump_manifest(files), encoding="utf-8")
-    for name in (TENSORS, STATE, CONFIG, MANIFEST):
+    for name in (*names, MANIFEST):
         with open(folder / name, "r+b") as file:
             os.fsync(file.fileno())
     sync_folder(folder)
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    safetensors.torch.save_file(_on_host(tensors), path)
+    shutil.copymode(path.with_name(STATE), path)  # safetensors makes it its owner's alone
 
 
 def _on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ FORMAT = "stoker-checkpoint"
 VERSION = 1
 
 _NAMES = (TENSORS, STATE, CONFIG)
+_ROWS = re.compile(r"rows-\d{5}\.safetensors")
 _MANIFEST_LIMIT = 64 * 1024
 # torch.save's zip, pickle protocols 2 to 5, then what 0 and 1 begin with: a mark, a container put
 # in the memo, a global's module and name. No JSON, settings or safetensors begin like that.
@@ -32,6 +33,11 @@ class FileFacts(NamedTuple):
 
     size: int
     sha256: str
+
+
+def rows_name(place: int) -> str:
+    """The name of a file of rows, by its place among them; names sort as places do."""
+    return f"rows-{place:05d}.safetensors"
 
 
 def dump_manifest(files: Mapping[str, FileFacts]) -> str:
@@ -47,15 +53,30 @@ def describe_file(path: Path) -> FileFacts:
         return FileFacts(os.fstat(file.fileno()).st_size, digest)
 
 
-def verified_contents(folder: Path) -> dict[str, bytes]:
-    """The bytes of the three files, once they are proved to be those the manifest names.
+class Contents(NamedTuple):
+    """What a checkpoint's folder holds."""
 
-    What is proved is what is returned: no file is opened a second time, where it could be another.
+    files: dict[str, bytes]
+    """The three files."""
+    rows: dict[Path, FileFacts]
+    """The files of rows, in order. They are too large to hold, so each is read when it is wanted,
+    with `read_verified`."""
+
+
+def verified_contents(folder: Path) -> Contents:
+    """The bytes of the three files, once they and the rows are proved to be those the manifest
+    names.
+
+    What is proved is what is returned: no file is opened a second time, where it could be another,
+    but for rows, and those are proved again.
     """
     manifest = _read_manifest(folder)
     for name, facts in manifest.items():
         _check_size(folder / name, facts)
-    return {name: _read_verified(folder / name, facts) for name, facts in manifest.items()}
+    rows = {folder / name: facts for name, facts in manifest.items() if name not in _NAMES}
+    for path, facts in rows.items():
+        read_verified(path, facts)
+    return Contents({name: read_verified(folder / name, manifest[name]) for name in _NAMES}, rows)
 
 
 def has_right_sizes(folder: Path) -> bool:
@@ -79,7 +100,8 @@ def may_be_replaced(folder: Path) -> bool:
             regular = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
         if not regular:
             return True
-        if not all(regular.values()) or not regular.keys() <= {*_NAMES, MANIFEST}:
+        others = regular.keys() - {*_NAMES, MANIFEST}
+        if not all(regular.values()) or not all(map(_ROWS.fullmatch, others)):
             return False
         # Looked for and not parsed: a manifest that was cut short is still ours.
         return f'"{FORMAT}"'.encode() in _read_regular(folder / MANIFEST, limit=_MANIFEST_LIMIT)
@@ -127,8 +149,12 @@ def _read_manifest(folder: Path) -> dict[str, FileFacts]:
     files = manifest["files"]
     if not isinstance(files, dict):
         raise _damaged(path, "its 'files' must be an object")
-    _check_names(path, files, _NAMES)
-    return {name: _facts(path, name, files[name]) for name in _NAMES}
+    rows = sorted(name for name in files if _ROWS.fullmatch(name))
+    if rows != [rows_name(place) for place in range(len(rows))]:
+        raise _damaged(path, "it does not name every file of rows")
+    names = (*_NAMES, *rows)
+    _check_names(path, files, names)
+    return {name: _facts(path, name, files[name]) for name in names}
 
 
 def _check_names(path: Path, found: Mapping[str, Any], expected: tuple[str, ...]) -> None:
@@ -150,7 +176,8 @@ def _check_size(path: Path, facts: FileFacts) -> None:
         raise _damaged(path, f"it has {size} bytes and the manifest says {facts.size}")
 
 
-def _read_verified(path: Path, facts: FileFacts) -> bytes:
+def read_verified(path: Path, facts: FileFacts) -> bytes:
+    """The bytes of a file; CheckpointError unless they are those that the manifest names."""
     data = _read_regular(path)
     digest = hashlib.sha256(data).hexdigest()
     if digest != facts.sha256:

@@ -9,7 +9,7 @@ from then on the row may be sampled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 import numpy as np
@@ -67,12 +67,16 @@ class Replay:
         """Rows ever written, of each environment."""
         self.priorities = Priorities(rows + 1, alpha, device)
         self._env = torch.arange(n_envs, device=device)
+        self.before_append: Callable[[int], None] | None = None
+        """Told how many rows each environment may have more, before any is written."""
 
     def append(self, rollout: Rollout, finals: Finals) -> None:
         """Take in T steps of everyone; `finals` is what was seen at the end of truncated episodes.
 
         Gaps are left out; of cuts, what was seen is kept.
         """
+        if self.before_append is not None:
+            self.before_append(2 * len(rollout.reward))
         short = rollout.truncated & ~rollout.terminated
         written = rollout.valid | short
         stops = rollout.valid & short  # which need a row more
@@ -154,26 +158,32 @@ class Replay:
             self.obs[leaf][place] = rows.to(self.obs_device)  # sync: likewise
 
     def state(self) -> dict[str, Tensor]:
-        """All that was written, by name; views, where it is on the CPU."""
+        """All that was written but what was seen, by name; views, where it is on the CPU."""
         used = self.n_envs * min(self.length, int(self.count.max()))  # sync: a checkpoint
         held = {name: value[:used] for name, value in self._held().items()}
         return {**held, "count": self.count, "highest": self.priorities.highest}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state()`."""
+    def restore(self, state: Mapping[str, Tensor], seen: Iterable[Mapping[str, Tensor]]) -> None:
+        """Go on from `state()` and what was seen, in parts that say where they begin."""
         for name, value in self._held().items():
             value.zero_()
             value[: len(state[name])] = state[name]
+        for rows in self.obs.values():
+            rows.zero_()
+        for part in seen:
+            first = int(part["first"])
+            for leaf, rows in self.obs.items():
+                saved = part[f"obs.{leaf}"]
+                rows[first : first + len(saved)] = saved
         self.count.copy_(state["count"])
         self.priorities.highest.copy_(state["highest"])
         self.priorities.tree.rebuild()
 
     def _held(self) -> dict[str, Tensor]:
-        seen = {f"obs.{leaf}": rows for leaf, rows in self.obs.items()}
         rest = {"action": self.action, "reward": self.reward, "kind": self.kind}
         masks = {} if self.mask is None else {"mask": self.mask}
         weights = {"priority": self.priorities.tree.levels[0]}
-        return {**seen, **rest, **masks, **weights, "outcome": self.outcome}
+        return {**rest, **masks, **weights, "outcome": self.outcome}
 
 
 def replay_size(spec: EnvSpec, capacity: int) -> tuple[int, int]:

@@ -233,7 +233,7 @@ class Agent:
                 check_spaces(saved, parts)
                 n_envs = config.env.n_envs * config.run.population
                 same = not moved and parts.pool.n_envs == n_envs
-                parts.restore(saved.tensors, with_envs=same)
+                parts.restore(saved.tensors, saved.rows, with_envs=same)
             except BaseException:
                 parts.close()
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from stoker.train.fused import SHUFFLED_APART, Fused
 from stoker.train.overlap import Decision
 from stoker.train.policies import TrainedPolicy
 from stoker.train.population import Standing
+from stoker.train.snapshot import Snapshot
 from stoker.train.watch import Watch
 from stoker.types import LearnReport
 
@@ -121,7 +122,7 @@ class Parts:
         return {} if self.watch is None else self.watch.metrics()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All state but the counters, by name: what a checkpoint holds."""
+        """All state but the counters and the rows, by name: what a checkpoint holds."""
         groups: dict[str, Mapping[str, Tensor]] = {
             "policy": self.policy.state_dict(),
             "learner": self.learner.state(),
@@ -133,13 +134,23 @@ class Parts:
         named = {f"{room}/{k}": v for room, part in groups.items() for k, v in part.items()}
         return named | self.collected_state()
 
+    def rows(self) -> Iterable[dict[str, Tensor]]:
+        """What is too large to be held twice, in parts: what the replay has seen."""
+        return () if self.replay is None else Snapshot(self.replay)
+
     def collected_state(self) -> dict[str, Tensor]:
         """The part of the state that collecting changes."""
         collector = self.collector.state()
         return {f"collector/{name}": torch.as_tensor(value) for name, value in collector.items()}
 
-    def restore(self, tensors: Mapping[str, Tensor], with_envs: bool = True) -> None:
-        """Go on from where `tensors()` was taken; without the environments, with fresh ones."""
+    def restore(
+        self,
+        tensors: Mapping[str, Tensor],
+        rows: Iterable[Mapping[str, Tensor]] = (),
+        with_envs: bool = True,
+    ) -> None:
+        """Go on from where `tensors()` and `rows()` were taken; without the environments, with
+        fresh ones."""
         try:
             if self.fused is not None and len(self.policies) > 1:
                 self.fused.crowd.restore(room_of(tensors, "crowd"))
@@ -152,7 +163,7 @@ class Parts:
                 carried = scaler["carried"] if with_envs else self.scaler.carried
                 self.scaler.load_state_dict(scaler | {"carried": carried})
             if self.replay:
-                self.replay.restore(room_of(tensors, "replay"))
+                self.replay.restore(room_of(tensors, "replay"), rows)
                 if not with_envs:
                     self.replay.break_off(torch.arange(self.replay.n_envs, device=self.device))
             if with_envs:

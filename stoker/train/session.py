@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stoker.config.schema import Config
-from stoker.errors import CheckpointError, StokerError, TrainingError
+from stoker.errors import StokerError, TrainingError
 from stoker.monitor.verdict import Verdict
 from stoker.pools.on_device import DevicePool
 from stoker.runs import checkpoint as checkpoints
@@ -26,6 +26,7 @@ from stoker.train.judging import verdict_on
 from stoker.train.overlap import COLLECTING, LEARNING, Decision
 from stoker.train.parts import Parts
 from stoker.train.progress import Counters, Progress
+from stoker.train.saving import Saver
 from stoker.train.signals import StopRequest
 from stoker.types import LearnReport
 
@@ -47,6 +48,8 @@ class Session:
         self._best_unsaved = False
         self._best_before: tuple[float | None, int | None] = (None, None)
         self._boundary: dict[str, Tensor] = {}
+        keep = parts.config.run.keep_checkpoints
+        self._saver = Saver(folder.checkpoints, keep) if folder is not None else None
         self._recorder: Recorder | None = None
         self._go_on_from(counters or Counters())
         self._empty = 0
@@ -239,6 +242,7 @@ class Session:
         advice = "Lower the learning rate, or look for huge rewards or observations."
         if self.counters.rollbacks or not self.folder or not self.counters.saved_at:
             raise TrainingError(f"{found} Stopping. {advice}")
+        self.hear_of_checkpoint(wait=True)
         where, saved = checkpoints.load_newest(self.folder.checkpoints)
         warnings.warn(f"{found} Rolling back to {where.name}, once. {advice}", stacklevel=2)
         spent = self.wall_s
@@ -309,22 +313,23 @@ class Session:
 
     def _write(self, whole: Checkpoint) -> None:
         assert self.folder is not None, "only a run with a folder is saved"
-        target = self.folder.checkpoints / checkpoints.step_name(self.counters.env_steps)
-        best = None
-        if self.counters.best_step is not None:
-            best = self.folder.checkpoints / checkpoints.step_name(self.counters.best_step)
-        try:
-            checkpoints.save(target, whole)
-            checkpoints.prune(self.folder.checkpoints, self.config.run.keep_checkpoints, best)
-            self.trouble = None
-        except (CheckpointError, OSError) as error:
-            if self.counters.best_step == self.counters.env_steps:
-                self.counters.best_reward, self.counters.best_step = self._best_before
-            saved = not isinstance(error, CheckpointError)
-            self.trouble = f"Old checkpoints stay: {error}." if saved else str(error)
-            warnings.warn(f"{self.trouble} Training goes on.", stacklevel=2)
+        assert self._saver is not None
+        self.hear_of_checkpoint(wait=True)
+        self._saver.begin(self.counters.env_steps, whole, self.counters.best_step)
+        self.hear_of_checkpoint()
         self._write_standings(self.folder)
         self.write_status("running")
+
+    def hear_of_checkpoint(self, wait: bool = False) -> None:
+        """Note what came of the last one, if that is known by now or waited for."""
+        saved = None if self._saver is None else self._saver.heard(wait)
+        if saved is None:
+            return
+        self.trouble = saved.trouble
+        if not saved.written and self.counters.best_step == saved.step:
+            self.counters.best_reward, self.counters.best_step = self._best_before
+        if saved.trouble is not None:
+            warnings.warn(f"{saved.trouble} Training goes on.", stacklevel=2)
 
     def _write_standings(self, folder: RunFolder) -> None:
         standings = self.parts.standings()
@@ -351,11 +356,11 @@ class Session:
             "spec": spec_json.encode(self.parts.pool.spec),
             "best_agent": next((best.agent for best in self.parts.standings()), None),
         }
-        return Checkpoint(self.parts.tensors(), state, self.config.flat())
+        return Checkpoint(self.parts.tensors(), state, self.config.flat(), self.parts.rows())
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on from `saved`."""
-        self.parts.restore(saved.tensors)
+        self.parts.restore(saved.tensors, saved.rows)
         self._go_on_from(Counters(**saved.state["counters"]))
         self.start_clocks()
         self.metrics = {k: v for k, v in saved.state.get("metrics", {}).items() if v is not None}
@@ -366,6 +371,7 @@ class Session:
         if self.folder is None or now - self._status_at < at_most_every:
             return
         self._status_at = now
+        self.hear_of_checkpoint()
         if state == "running":
             self.judge()
         status = {

@@ -144,6 +144,7 @@ def conduct(session: Session, audience: Audience, own_process: bool = True) -> O
         raise
     finally:
         try:
+            session.hear_of_checkpoint(wait=True)
             session.write_status(state)
             session.close()
         finally:

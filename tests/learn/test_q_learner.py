@@ -162,7 +162,9 @@ def test_it_goes_on_from_its_state() -> None:
         scene.lesson()
     again = Scene(update_ratio=0.3, per=True)
     again.learner.restore({name: value.clone() for name, value in half.learner.state().items()})
-    again.replay.restore({name: value.clone() for name, value in half.replay.state().items()})
+    seen = {f"obs.{leaf}": rows[:-1].clone() for leaf, rows in half.replay.obs.items()}
+    state = {name: value.clone() for name, value in half.replay.state().items()}
+    again.replay.restore(state, [{"first": torch.tensor(0), **seen}])
     again.weight.data.copy_(half.weight)
     again.appended = half.appended
     for scene in (whole, again):

@@ -202,8 +202,12 @@ def test_it_goes_on_from_its_state() -> None:
         half.append(*some)
         if number % 5 == 1:
             state = {name: value.clone() for name, value in half.state().items()}
+            seen = [
+                {"first": torch.tensor(first), f"obs.{PLAIN}": rows.clone()}
+                for first, rows in zip((0, 21), half.obs[PLAIN][:-1].split([21, 39]), strict=True)
+            ]
             half = Replay(SPEC, 60, 2, 3, GAMMA, 0.6, CPU)
-            half.restore(state)
+            half.restore(state, seen)
     assert held(whole) == held(half)
     pairs = zip(whole.priorities.tree.levels, half.priorities.tree.levels, strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
@@ -216,6 +220,7 @@ def test_images_stay_bytes_and_the_estimate_is_what_is_taken() -> None:
     assert replay.obs[PLAIN].dtype == torch.uint8
     seen, rest = replay_size(spec, 1000)
     held = [value for name, value in replay._held().items() if name != "priority"]
+    held.append(replay.obs[PLAIN])
     tree = replay.priorities.tree.levels
     taken = sum(value.numel() * value.element_size() for value in [*held, *tree])
     assert seen == 64_000

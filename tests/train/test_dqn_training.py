@@ -182,7 +182,7 @@ def test_environments_that_begin_anew_are_not_bridged() -> None:
     try:
         parts.lesson(parts.collector.collect())
         tensors = {name: value.clone() for name, value in parts.tensors().items()}
-        parts.restore(tensors, with_envs=False)
+        parts.restore(tensors, list(parts.rows()), with_envs=False)
         assert parts.replay is not None
         newest = parts.replay.kind[parts.replay._place(parts.replay.count - 1)]
         assert not (newest == 1).any()

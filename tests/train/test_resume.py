@@ -27,9 +27,10 @@ def checksums(run: Path) -> tuple[dict[str, str], dict[str, object]]:
     _, saved = checkpoints.load_newest(run / "checkpoints")
     counters = saved.state["counters"]
     del counters["wall_s"]
+    rows = {f"{place}.{k}": v for place, part in enumerate(saved.rows) for k, v in part.items()}
     sums = {
         name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
-        for name, tensor in saved.tensors.items()
+        for name, tensor in (saved.tensors | rows).items()
     }
     return sums, counters
 
