@@ -22,6 +22,7 @@ BENCHES = (
     "pools",
     "population",
     "predict",
+    "replay",
     "startup",
     "sweep",
     "tensor",

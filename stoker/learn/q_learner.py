@@ -101,6 +101,11 @@ class QLearner:
         """Steps since learning began."""
         return max(0, self._steps - self.settings.learning_starts)
 
+    @property
+    def begun(self) -> bool:
+        """Whether any update was made."""
+        return self._updates > 0
+
     def anneal(self, remaining: float) -> None:
         """Set the schedules for a run of which the share `remaining` lies ahead."""
         settings, gone = self.settings, 1.0 - remaining

@@ -35,7 +35,9 @@ IO_STEP_S = 100e-6
 """Of a core, about what a step through the io pool costs besides the environment's own time: two
 cores made 20,900 a second in threads when they were full (bench/results/io-cpu.json)."""
 _CLEARLY_LESS = 0.8
-"""Processes must save as much: timings wander, and the trainer needs a core, too."""
+_WORTH_WAKING_S = 1e-4
+"""Processes must save a fifth, and this: timings wander, the trainer needs a core, too, and whoever
+is woken waits for one."""
 _MOST_IN_FLIGHT = 1024
 _MOST_CUTS = 10  # episodes that may be cut off while it is tried
 _SHORTEST_WAIT_S = 1e-3
@@ -145,7 +147,8 @@ def choose(
     step = found.step_s
     inline = n_envs * step
     process = -(-n_envs // workers) * step + HANDOVER_S + workers * HANDOVER_PER_WORKER_S
-    pool: PoolKind = "process" if process < _CLEARLY_LESS * inline else "inline"
+    pays = process < min(_CLEARLY_LESS * inline, inline - _WORTH_WAKING_S)
+    pool: PoolKind = "process" if pays else "inline"
     if asked != "auto":
         pool = asked
     elif found.waits and n_envs > 1:

@@ -10,9 +10,7 @@ from then on the row may be sampled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from math import prod
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -184,11 +182,3 @@ class Replay:
         masks = {} if self.mask is None else {"mask": self.mask}
         weights = {"priority": self.priorities.tree.levels[0]}
         return {**rest, **masks, **weights, "outcome": self.outcome}
-
-
-def replay_size(spec: EnvSpec, capacity: int) -> tuple[int, int]:
-    """Bytes of a replay: of observations, and of the rest, which is always on the device."""
-    leaves = spec.observation.values()
-    seen = sum(prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
-    row = spec.action.width * 8 + spec.mask_width + 4 + 1 + 3 * 4 + 5  # the tree: 4 and a little
-    return capacity * seen, capacity * row

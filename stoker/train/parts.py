@@ -97,6 +97,11 @@ class Parts:
         """Where DQN learns, what it learns from."""
         return self.learner.replay if isinstance(self.learner, QLearner) else None
 
+    @property
+    def learning(self) -> bool:
+        """Whether lessons are what they will be: those of DQN make no update at first."""
+        return not isinstance(self.learner, QLearner) or self.learner.begun
+
     def standings(self) -> list[Standing]:
         """The agents of a population, best first; of one alone, none."""
         if len(self.policies) == 1:

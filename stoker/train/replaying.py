@@ -123,9 +123,8 @@ def describe_replay(config: Config, replay: Replay) -> list[Decision]:
         "noisy" if settings.exploration == "noisy" else "",
     ]
     seen = sum(rows.numel() * rows.element_size() for rows in replay.obs.values())
-    where = (
-        "the host's memory" if replay.obs_device != replay.device else f"the {replay.device.type}"
-    )
+    spilled = replay.obs_device != replay.device
+    where = "in the host's memory" if spilled else f"on the {replay.device.type}"
     return [
         Decision(
             "batch",

@@ -158,7 +158,7 @@ class Session:
         self._pending = self._pending + report.skipped
         self._count_empty()
         memory.keep(self.parts, self.folder)
-        if self.parts.trial is not None:
+        if self.parts.trial is not None and self.parts.learning:
             self._decision = self.parts.trial.consider() or self._decision
 
     def _count_empty(self) -> None:

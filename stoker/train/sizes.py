@@ -15,7 +15,6 @@ from stoker.config.presets import PRESETS, largest_that_fits
 from stoker.config.schema import Config, DQNSettings
 from stoker.errors import ConfigError
 from stoker.pools.rows import Rows
-from stoker.storage.replay import replay_size
 from stoker.train import devices
 from stoker.train.policies import bare_policy, check_actions
 from stoker.types import EnvSpec
@@ -163,6 +162,14 @@ def _with_replay(need: MemoryNeed, config: Config, spec: EnvSpec) -> MemoryNeed:
     if need.device == "cpu" or need.total + seen + rest <= _MOST_OF_DEVICE * need.free:
         return need._replace(replay=seen + rest)
     return need._replace(replay=rest, spilled=seen)
+
+
+def replay_size(spec: EnvSpec, capacity: int) -> tuple[int, int]:
+    """Bytes of a replay: of observations, and of the rest, which is always on the device."""
+    leaves = spec.observation.values()
+    seen = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+    row = spec.action.width * 8 + spec.mask_width + 4 + 1 + 3 * 4 + 5  # the tree: 4 and a little
+    return capacity * seen, capacity * row
 
 
 def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bool) -> None:

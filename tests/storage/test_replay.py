@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.storage.replay import Replay, replay_size
+from stoker.storage.replay import Replay
+from stoker.train.sizes import replay_size
 from stoker.types import PLAIN, ActionSpec, EnvSpec, Finals, LeafSpec, Rollout
 
 CPU, GAMMA = torch.device("cpu"), 0.5

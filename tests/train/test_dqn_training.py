@@ -139,6 +139,19 @@ def updates_of(settings: dict[str, Any], iterations: int = 8) -> dict[str, torch
         parts.close()
 
 
+def test_whether_overlapping_pays_is_asked_once_updates_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = build(config_of("CartPole-v1", 1024, pool="process", n_workers=1))
+    asked: list[bool] = []
+    monkeypatch.setattr(parts.trial, "consider", lambda: asked.append(parts.learning))
+    try:
+        assert run(Session(parts, None), lambda _: None, StopRequest(1.0)) == "finished"
+    finally:
+        parts.close()
+    assert asked == [True] * 12  # of 16 iterations, four before learning starts
+
+
 @pytest.mark.parametrize("per", [False, True])
 def test_in_step_the_same_seed_gives_the_same_bits(per: bool) -> None:
     first, second = (updates_of({"per": per, "n_step_return": 2}) for _ in range(2))
