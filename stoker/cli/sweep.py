@@ -40,6 +40,8 @@ _STORE_NAME, _PAGE_NAME = "study.db", "sweep.html"
 _GRACE_S = 10.0
 _BUDGET = "2m"
 _TRIALS = 100
+_WITHOUT_END = {"lr_schedule": "constant", "epsilon_steps": 10_000}
+"""Settings of DQN that do not ask how long a run will be, which nobody knows of a budget."""
 _GOES_ON = {"resume", "name", "runs_dir", "trials", "jobs", "storage", "engine", "restarts", "json"}
 """Flags that do not change what a sweep is."""
 
@@ -185,8 +187,8 @@ def _plan(config: Config, given: SweepArguments, arguments: list[str]) -> tuple[
             problems.append(f"budget: {error}.")
     flat = config.flat()
     agents, flat["population"] = flat["population"], 1
-    algo = str(flat.get("algo", "ppo"))
-    space = understand(read_space_file(given.space) if given.space else default_space(algo), config)
+    written = read_space_file(given.space) if given.space else default_space(flat["algo"])
+    space = understand(written, config)
     twice = sorted({*space} & {*settled}) if given.space else []
     problems += [f"{name} is in the space and among the settings; keep one." for name in twice]
     space, told = capped(without(space, settled), len(our_cores()) // max(1, given.jobs))
@@ -196,7 +198,9 @@ def _plan(config: Config, given: SweepArguments, arguments: list[str]) -> tuple[
     if problems:
         raise ConfigError(problems)
     if budget_s is not None:
-        unsettled = {} if "lr_schedule" in {*settled, *space} else {"lr_schedule": "constant"}
+        told_apart = {*settled, *space}
+        usual = _WITHOUT_END if flat["algo"] == "dqn" else {"lr_schedule": "constant"}
+        unsettled = {name: value for name, value in usual.items() if name not in told_apart}
         flat |= {"timesteps": ENDLESS, **unsettled}
     seeds = tuple(range(config.run.seed, config.run.seed + given.seeds))
     base = {**flat, "run_name": "", "runs_dir": "runs"}

@@ -109,9 +109,11 @@ class DQNSettings(LearningSettings):
     epsilon_start: float = 1.0
     """The share of random actions, at the start."""
     epsilon_end: float = 0.05
-    """The share that is left, from `epsilon_fraction` of the run on."""
+    """The share that is left, once it has fallen."""
     epsilon_fraction: float = 0.2
     """The share of the run over which epsilon falls."""
+    epsilon_steps: Annotated[int, COUNT] = 0
+    """Environment steps over which epsilon falls, where they are not to be a share of the run."""
     tau: float = 1.0
     """How far the target network moves to the one that learns whenever it is updated; 1 copies."""
     target_every: Annotated[int, COUNT] = 250

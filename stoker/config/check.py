@@ -107,6 +107,7 @@ def _least(config: Config) -> list[tuple[str, int, int]]:
                 ("learning_starts", dqn.learning_starts, 0),
                 ("n_step_return", dqn.n_step_return, 1),
                 ("target_every", dqn.target_every, 1),
+                ("epsilon_steps", dqn.epsilon_steps, 0),
             ]
     return []
 

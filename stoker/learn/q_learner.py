@@ -112,9 +112,11 @@ class QLearner:
         linear = settings.lr_schedule == "linear"
         self.learning_rate.fill_(settings.learning_rate * (remaining if linear else 1.0))
         self._beta.fill_(settings.per_beta + (1.0 - settings.per_beta) * gone)
-        fallen = min(1.0, gone / settings.epsilon_fraction) if settings.epsilon_fraction else 1.0
+        passed, over = gone, settings.epsilon_fraction
+        if settings.epsilon_steps:
+            passed, over = self._steps, settings.epsilon_steps
         first, last = settings.epsilon_start, settings.epsilon_end
-        self._epsilon.fill_(first + (last - first) * fallen)
+        self._epsilon.fill_(first + (last - first) * min(1.0, passed / over if over else 1.0))
 
     def learn(self, steps: int) -> LearnReport:
         """The updates that are due now that `steps` more were made, which the replay has."""

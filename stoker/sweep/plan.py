@@ -62,14 +62,13 @@ def settings_for(
 ) -> dict[str, Any]:
     """All settings of a trial, such as a run can always be made of.
 
-    n_steps follows from total_step, in_flight from n_envs where it did before, and batch_size is
-    the largest divisor of the rollout up to what is drawn or given.
+    n_steps follows from total_step, in_flight from n_envs where it did before, and PPO's batch_size
+    is the largest divisor of the rollout up to what is drawn or given.
     """
     flat = {**base, **{name: value for name, value in drawn.items() if name != TOTAL_STEP}}
     if base["in_flight"] in (0, base["n_envs"]) and "in_flight" not in drawn:
         flat["in_flight"] = flat["n_envs"] if base["in_flight"] else 0
-    if base.get("algo", "ppo") == "ppo":
-        flat |= _rollout(flat, base, drawn)
+    flat |= _rollout(flat, base, drawn)
     if seed is not None:
         flat |= {"seed": seed, **_UNUSED}
     config, problems = overlay(from_flat(base), flat)
@@ -96,8 +95,10 @@ def _rollout(
     n_envs, n_steps = int(flat["n_envs"]), int(flat["n_steps"])
     if TOTAL_STEP in drawn:
         n_steps = max(1, round(int(str(drawn[TOTAL_STEP])) / n_envs))
-    aim = base["batch_size"] if flat["batch_size"] == "auto" else flat["batch_size"]
-    return {"n_steps": n_steps, "batch_size": _minibatch(n_envs * n_steps, int(aim))}
+    aim = int(base["batch_size"] if flat["batch_size"] == "auto" else flat["batch_size"])
+    divides = flat["algo"] == "ppo"
+    size = _minibatch(n_envs * n_steps, aim) if divides else aim
+    return {"n_steps": n_steps, "batch_size": size}
 
 
 def _minibatch(total: int, aim: int) -> int:

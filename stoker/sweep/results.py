@@ -34,8 +34,8 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 def best_settings(plan: Plan, best: Row, on_gpu: bool) -> dict[str, Any]:
     """What `stoker train --config` needs to train as the best trial did, and as long."""
     flat = settings_for(plan.base, best.drawn)
-    usual = base_config(None, on_gpu).flat()
-    searched = {*plan.space, *_SIZES, "env", "timesteps"}
+    usual = base_config(None, on_gpu, flat["algo"]).flat()
+    searched = {*plan.space, *_SIZES, "env", "algo", "timesteps"}
     chosen = {
         name: value
         for name, value in flat.items()

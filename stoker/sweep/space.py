@@ -12,13 +12,13 @@ from stoker.config.check import MOST_ROWS, find_problems
 from stoker.config.load import overlay
 from stoker.config.names import KNOWN, find_field, near
 from stoker.config.numbers import parse_count, parse_number, parse_sizes
-from stoker.config.schema import Config
+from stoker.config.schema import Config, DQNSettings
 from stoker.config.settings_yaml import parse_settings
 from stoker.errors import ConfigError
 
 TOTAL_STEP = "total_step"
 """Rows of a rollout, the guides' `target_step`: no setting, as n_steps follows from it."""
-_NOT_SEARCHED = ("env", "env_kwargs", "device")
+_NOT_SEARCHED = ("env", "env_kwargs", "algo", "device")
 """What is trained, and where; nor is anything of the run's own, as its seed or its length."""
 _KEYS = {"low", "high", "step", "log"}
 _SHAPE = "{low: 1e-5, high: 1e-2, log: true}, {low: 4, high: 32, step: 4} or a list of choices"
@@ -226,7 +226,7 @@ def _wrong_rollouts(space: Space, base: Config) -> Iterator[str]:
 
     (fewest, most), (short, long) = (
         ends("n_envs", base.env.n_envs),
-        ends("n_steps", base.ppo.n_steps),
+        ends("n_steps", base.learning.n_steps),
     )
     low, high = ends(TOTAL_STEP, 0)
     least = max(low, fewest) if TOTAL_STEP in space else fewest * short
@@ -236,6 +236,13 @@ def _wrong_rollouts(space: Space, base: Config) -> Iterator[str]:
     if largest > MOST_ROWS:
         rows = f"{largest:,} rows; it must have at most {MOST_ROWS:,}"
         yield f"space: the largest rollout has {rows}."
+    if isinstance(base.learning, DQNSettings):
+        size, _ = ends("buffer_size", base.learning.buffer_size)
+        _, ahead = ends("n_step_return", base.learning.n_step_return)
+        steps = -(-largest // most)
+        hardest = {"n_envs": most, "n_steps": steps, "buffer_size": size, "n_step_return": ahead}
+        found = find_problems(overlay(base, hardest)[0])
+        yield from (f"space: {line}" for line in found if line.startswith("buffer_size is "))
 
 
 def without(space: Space, settled: Mapping[str, Any]) -> Space:

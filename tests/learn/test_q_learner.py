@@ -155,6 +155,16 @@ def test_schedules(remaining: float, epsilon: float, beta: float, rate: float) -
     assert metrics["train/learning_rate"] == pytest.approx(rate)
 
 
+def test_epsilon_can_fall_over_a_number_of_steps() -> None:
+    scene = Scene(epsilon_steps=4 * STEPS, epsilon_end=0.2)
+    found = []
+    for _ in range(6):
+        scene.learner.anneal(0.9)
+        found.append(float(scene.epsilon))
+        scene.lesson()
+    assert found == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2])
+
+
 def test_it_goes_on_from_its_state() -> None:
     whole, half = Scene(update_ratio=0.3, per=True), Scene(update_ratio=0.3, per=True)
     for scene in (whole, half):

@@ -119,6 +119,7 @@ def test_the_default_space_has_the_guides_ranges() -> None:
 def test_every_algorithm_has_a_space_of_plain_settings() -> None:
     named = {"learning_rate", "batch_size", "gamma", "network_arch"}
     assert named <= default_space("dqn").keys()
+    assert understand(default_space("dqn"), resolve({"algo": "dqn"})).keys() >= named
     with pytest.raises(ConfigError, match="no default space for a2c"):
         default_space("a2c")
 
@@ -177,6 +178,22 @@ def test_whatever_is_drawn_can_be_trained(rollout: Any, length: Any, seed: int) 
         assert abs(config.total_batch - wanted) <= max(config.env.n_envs / 2, 1) or (
             config.ppo.n_steps == 1
         )
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=20)
+def test_dqns_space_can_always_be_trained(seed: int) -> None:
+    base = resolve({"algo": "dqn"})
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    drawn = draw(study.ask(), understand(default_space("dqn"), base))
+    config = from_flat(settings_for(base.flat(), drawn, seed))
+    assert config.minibatch == drawn["batch_size"]
+    assert config.dqn.per == drawn["per"]
+
+
+def test_a_replay_must_hold_what_the_hardest_draw_needs() -> None:
+    with pytest.raises(ConfigError, match="space: buffer_size is 10000, and 2048 environments"):
+        understand({"n_envs": [16, 2048]}, resolve({"algo": "dqn"}))
 
 
 @given(st.integers(0, 2**31))
