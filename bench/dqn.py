@@ -1,7 +1,8 @@
 """DQN beside Stable-Baselines3's: the same settings and seeds, one after the other, by turns.
 
 Without double targets, which SB3 does not have, and with the learning rate constant, as it is
-there; all else is Stoker's own. Both have one thread.
+there; all else is Stoker's own, but for the network in one case, which is SB3's own. Both have one
+thread.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _ALIKE = {"double": False, "lr_schedule": "constant"}
 _COMPARED = ("reward", "wall_s")
 
 
-def _beside_sb3(env: str, steps: int) -> Iterator[Row]:
-    config = resolve({"algo": "dqn", "env": env, "device": "cpu", **_ALIKE}, on_gpu=False)
+def _beside_sb3(env: str, steps: int, network: str) -> Iterator[Row]:
+    alike = {**_ALIKE, "network_arch": network}
+    config = resolve({"algo": "dqn", "env": env, "device": "cpu", **alike}, on_gpu=False)
     given = {
         **dataclasses.asdict(config.learning),
         "n_envs": config.env.n_envs,
@@ -47,7 +49,7 @@ def _beside_sb3(env: str, steps: int) -> Iterator[Row]:
     rewards = {side: mean_of(values["reward"]) for side, values in found.items()}
     yield Row(
         "dqn",
-        f"{env}, {steps:,} steps",
+        f"{env}, {steps:,} steps, network {network}",
         round(sum(took["ours"]) / len(SEEDS), 1),
         "s of training, smaller is better",
         round(sum(took["peer"]) / len(SEEDS), 1),
@@ -64,8 +66,9 @@ def _beside_sb3(env: str, steps: int) -> Iterator[Row]:
 
 def _ours(env: str, steps: int, seed: int, given: dict[str, Any]) -> dict[str, float]:
     words = f"--algo dqn --no-double --lr-schedule constant --env {env} --timesteps {steps}"
-    flags = [*words.split(), "--seed", str(seed), "--device", "cpu", "--pool", "inline"]
-    (ended,) = train_all([[*flags, "--collect", "step"]], 1, _TIME_LIMIT_S)
+    network = ",".join(map(str, given["network_arch"]))
+    flags = [*words.split(), "--seed", str(seed), "--device", "cpu", "--network-arch", network]
+    (ended,) = train_all([flags], 1, _TIME_LIMIT_S)
     return {"reward": ended.reward, "wall_s": ended.wall_s}
 
 
@@ -82,6 +85,10 @@ def _sb3(env: str, steps: int, seed: int, given: dict[str, Any]) -> dict[str, fl
 
 
 CASES: Cases = {
-    env: partial(_beside_sb3, env, steps)
-    for env, steps in (("CartPole-v1", 50_000), ("Acrobot-v1", 50_000))
+    f"{env} {network}": partial(_beside_sb3, env, steps, network)
+    for env, steps, network in (
+        ("CartPole-v1", 50_000, "128,128"),
+        ("CartPole-v1", 50_000, "64,64"),
+        ("Acrobot-v1", 50_000, "64,64"),
+    )
 }
