@@ -16,6 +16,7 @@ class BasePool(ABC):
     """A pool: `send` actions, `recv` whoever is ready, or `step` everyone. See `types.Pool`."""
 
     _rows: Rows
+    elsewhere = False  # whether environments step in other processes
 
     def __init__(self, spec: EnvSpec, n_envs: int) -> None:
         self.spec, self.n_envs = spec, n_envs

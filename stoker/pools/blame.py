@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,21 @@ def blaming(name: str, where: str) -> Iterator[None]:
         raise EnvError(
             f"{name} raised {type(error).__name__} in {where}(): {error}\n"
             f"{traceback.format_exc().rstrip()}"
+        ) from error
+
+
+@contextmanager
+def making(env_ids: Sequence[int]) -> Iterator[None]:
+    """What is raised in here is an `EnvError`: these environments could not be made."""
+    try:
+        yield
+    except StokerError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise EnvError(
+            f"Environments {', '.join(map(str, env_ids))} could not be made: "
+            f"{type(error).__name__}: {error}\n{traceback.format_exc().rstrip()}"
+            f"\n{advice_on(error)}".rstrip()
         ) from error
 
 

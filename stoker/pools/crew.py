@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
 
 from stoker.config.schema import FaultSettings
-from stoker.errors import EnvError, StokerError, WorkerError
+from stoker.errors import EnvError, WorkerError
+from stoker.pools.base_crew import GRACE_S, LISTEN_EVERY_S, BaseCrew, BaseHand, Stand
 from stoker.pools.blame import circumstances
 from stoker.pools.board import ASKED, DONE, IDLE, RESETTING, STEPPING, Board
 from stoker.pools.faults import FaultLog
@@ -27,34 +26,18 @@ from stoker.pools.rows import Infos
 from stoker.pools.worker import Task, Waits, work
 from stoker.types import StepBatch
 
-_LISTEN_EVERY_S = 0.1
-_GRACE_S = 5.0
-"""For workers to close their environments, before they are killed."""
-
-_NOTHING, _NOTHING_AT_THE_END = Infos({}, None), Infos({}, {})
-
-Stand = tuple[int | None, int]
-"""The seed and the episode that an environment is in."""
-
 
 @dataclass
-class Hand:
+class Hand(BaseHand):
     """A worker as the trainer sees it."""
 
     process: Any
     pipe: Connection
     stacks: Connection  # where a worker that is asked to writes what its threads are doing
-    started: float
-    ready: bool = False
-    failed: bool = False
-    replies: dict[int, list[Any] | StokerError] = field(default_factory=dict)  # by ticket
 
 
-class Crew:
-    """One worker for each entry of `shares`, which has its environments by group.
-
-    `stand_of` says where an environment stands, for the one that is to take its place.
-    """
+class Crew(BaseCrew[Hand]):
+    """Workers that are processes of this machine, and share a board with the trainer."""
 
     def __init__(
         self,
@@ -68,26 +51,18 @@ class Crew:
         keep_infos: bool,
         waits: Waits,
     ) -> None:
-        self._make_env, self._board, self._context, self._shares = make_env, board, context, shares
-        self._settings, self._log, self._stand_of = settings, log, stand_of
-        self._keep_infos, self.infos = keep_infos, dict[int, Infos]()
-        self._waits: Waits = waits
-        self._look_every = min(settings.stall_after or math.inf, _LISTEN_EVERY_S)
-        self._hands: list[Hand] = []
-        self._dismissed, self._hiring = False, threading.Lock()
-        self._tickets = itertools.count()
-        self._owned = [[i for share in owned for i in share] for owned in shares]
         n_envs = board.rows.n_envs
-        self._worker_of = np.zeros(n_envs, np.int64)
-        for number, owned in enumerate(self._owned):
-            self._worker_of[owned] = number
+        super().__init__(shares, n_envs, settings, log, stand_of)
+        self._make_env, self._board, self._context, self._shares = make_env, board, context, shares
+        self._keep_infos = keep_infos
+        self._waits: Waits = waits
+        self._look_every = min(settings.stall_after or math.inf, LISTEN_EVERY_S)
         self._looked = self._listened = 0.0
         self._beats, self._moved = board.beats.copy(), np.zeros(len(shares))
         self._seen = np.zeros(n_envs, np.uint8)
         self._busy_since = np.zeros(n_envs)  # 0: it was not when last looked at
 
     def start(self) -> None:
-        """Start all at once, and wait until each has made its environments."""
         self._board.answer.clear()
         with starting_workers(self._context):
             for number in range(len(self._shares)):
@@ -122,18 +97,14 @@ class Crew:
         process.start()
         theirs.close()  # so that the pipe ends when the worker does
         their_stacks.close()
-        return Hand(process, ours, stacks, time.monotonic())
+        return Hand(process, ours, stacks)
 
     def dismiss(self) -> None:
-        """Have all close their environments and leave; kill those who do not, or at a Ctrl-C all.
-
-        Another thread may still be receiving: it gets an error, and replaces nobody.
-        """
         self._dismissed = True
         try:
             for number in range(len(self._hands)):
                 self._post(number, "close", 0, {})
-            deadline = time.monotonic() + _GRACE_S
+            deadline = time.monotonic() + GRACE_S
             for hand in self._hands:
                 hand.process.join(max(0.0, deadline - time.monotonic()))
         finally:
@@ -142,47 +113,19 @@ class Crew:
                     _end(self._hands[-1])
                     self._hands.pop()
 
-    def _refuse_if_dismissed(self) -> None:
-        if self._dismissed:
-            raise WorkerError("The pool is closed, and nobody is left to wait for.")
-
     # Asking and listening.
 
     def ring_for(self, env_ids: np.ndarray) -> None:
-        """Wake the workers of these environments."""
         for number in set(self._worker_of[env_ids].tolist()):
             self._board.calls[number].ring()
 
+    def expect(self, first: int, last: int, least: int) -> None:
+        self._board.wish[:] = first, last, least
+
     def wait(self, seconds: float) -> None:
-        """Sleep until a worker has something to show."""
         self._board.answer.wait(seconds)
         if 1 in self._board.noted.tobytes():  # a tenth of the cost of `any`
             self._listen(0.0)  # a worker whose pipe is full waits for that
-
-    def tell(self, kind: str, contents: dict[int, Any], has_deadline: bool = True) -> list[Any]:
-        """Have workers do something with some of their environments; the results in that order.
-
-        What goes wrong here is raised, not mended.
-        """
-        shares: dict[int, dict[int, Any]] = {}
-        for env_id, content in contents.items():
-            shares.setdefault(int(self._worker_of[env_id]), {})[env_id] = content
-        for number in shares:
-            self._revive(number)
-        ticket = next(self._tickets)
-        for number, share in shares.items():
-            self._post(number, kind, ticket, share)
-        while any(ticket not in self._hands[number].replies for number in shares):
-            self._listen(0.05, mend=False)
-            for env_id in self._late() if has_deadline else ():
-                raise self._describe_hang(env_id)
-        results: dict[int, Any] = {}
-        for number, share in shares.items():
-            reply = self._hands[number].replies.pop(ticket)
-            if isinstance(reply, StokerError):
-                raise reply
-            results |= zip(share, reply, strict=True)
-        return [results[env_id] for env_id in contents]
 
     def _post(self, number: int, kind: str, ticket: int, contents: dict[int, Any]) -> None:
         with contextlib.suppress(OSError):  # whoever has just died is noticed elsewhere
@@ -190,32 +133,21 @@ class Crew:
         self._board.mail[number] = 1
         self._board.calls[number].ring()
 
-    def _revive(self, number: int) -> None:
-        """Make sure that a worker lives and is ready."""
-        self._listen(0.0)
-        while not self._hands[number].ready:
-            self._listen(0.05)
-            self._check_starts()
-
     def take_infos(self, batch: StepBatch) -> list[Infos]:
-        """The infos of a batch, by row: those that workers wrote, and for the others empty ones."""
         ids, noted = batch.env_ids, self._board.noted
         if noted[ids].any():
             self.hear(ids)
         noted[ids] = 0
-        over = (batch.terminated | batch.truncated) & batch.valid
-        return [
-            self.infos.pop(env_id, _NOTHING_AT_THE_END if ended else _NOTHING)
-            for env_id, ended in zip(ids.tolist(), over.tolist(), strict=True)
-        ]
+        return super().take_infos(batch)
 
     def hear(self, env_ids: np.ndarray) -> None:
-        """Read what the workers of these environments have reported so far."""
         for number in set(self._worker_of[env_ids].tolist()):
             self._read(number, mend=True)
 
+    def worked(self) -> float:
+        return float(self._board.worked.sum())
+
     def _listen(self, seconds: float, mend: bool = True) -> None:
-        """Read all reports; replace the workers that ended, or raise that they did."""
         ends = [end for hand in self._hands for end in (hand.pipe, hand.process.sentinel)]
         heard = set(wait(ends, seconds))
         for number, hand in enumerate(self._hands):
@@ -251,7 +183,7 @@ class Crew:
     # Watching and mending.
 
     def attend(self) -> None:
-        """Every now and then: wake who stalls, hear reports, replace the dead, end what hangs."""
+        """As in every crew; and wake who stalls."""
         now = time.monotonic()
         if now - self._looked < self._look_every:
             return
@@ -259,7 +191,7 @@ class Crew:
         self._refuse_if_dismissed()
         if self._settings.stall_after > 0:
             self._look_for_stalls(now)
-        if now - self._listened < _LISTEN_EVERY_S:
+        if now - self._listened < LISTEN_EVERY_S:
             return
         self._listen(0.0)
         self._check_starts()
@@ -283,7 +215,6 @@ class Crew:
                 self._moved[number] = now
 
     def forget(self, pick: slice | np.ndarray) -> None:
-        """These environments have answered: what they do next began later than what they did."""
         self._busy_since[pick] = 0.0
 
     def _late(self) -> list[int]:
@@ -296,6 +227,10 @@ class Crew:
         deadlines = self._settings.reset_deadline, self._settings.step_deadline
         over = now - self._busy_since > np.where(states == RESETTING, *deadlines)
         return np.flatnonzero(busy & over).tolist()
+
+    def _refuse_hangs(self) -> None:
+        for env_id in self._late():
+            raise self._describe_hang(env_id)
 
     def _describe_hang(self, env_id: int) -> EnvError:
         hand = self._hands[self._worker_of[env_id]]
@@ -310,7 +245,6 @@ class Crew:
         )
 
     def _check_starts(self, mend: bool = True) -> None:
-        """Give up on workers that take too long to make their environments."""
         deadline = time.monotonic() - self._settings.start_deadline
         late = [n for n, h in enumerate(self._hands) if not h.ready and h.started < deadline]
         if not late:

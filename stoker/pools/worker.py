@@ -16,13 +16,12 @@ import statistics
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
 
 from stoker.errors import BadValueError, EnvError, StokerError
-from stoker.pools.blame import advice_on
+from stoker.pools.blame import making
 from stoker.pools.board import ASKED, CUT, DONE, IDLE, RENEW, RESETTING, STEPPING, TAKEN, Board
 from stoker.pools.slot import MakeEnvs, Slot
 
@@ -123,20 +122,12 @@ class Worker:
 
     def _make(self) -> None:
         ids = [i for share in self._task.shares for i in share]
-        try:
+        with making(ids):
             make_env = pickle.loads(self._task.make_env)
             for share in self._task.shares:
                 slots = self._make_slots(make_env, share)
                 self._slots += slots
                 self._shares.append(_Share(slots, self._states[share[0] : share[-1] + 1]))
-        except StokerError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise EnvError(
-                f"Environments {', '.join(map(str, ids))} could not be made: "
-                f"{type(error).__name__}: {error}\n{traceback.format_exc().rstrip()}"
-                f"\n{advice_on(error)}".rstrip()
-            ) from error
         if self._task.stands is not None:
             for slot, (seed, episode) in zip(self._slots, self._task.stands, strict=True):
                 slot.stand(seed, episode)

@@ -30,7 +30,6 @@ from stoker.nn.actor_critic import ActorCritic
 from stoker.nn.q_network import QNetwork
 from stoker.pools.base import BasePool
 from stoker.pools.on_device import DevicePool
-from stoker.pools.process import ProcessPool
 from stoker.pools.tensor import TensorPool
 from stoker.storage.on_device import DeviceStorage
 from stoker.storage.rollout import RolloutStorage
@@ -244,7 +243,7 @@ def _make_collector(
     config: Config, device: torch.device, pool: BasePool, policy: TrainedPolicy, whole: Whole
 ) -> _Collection:
     """In step, or overlapped; with `auto`, pools that step elsewhere are tried both ways."""
-    mode, elsewhere = config.env.collect, isinstance(pool, ProcessPool)
+    mode, elsewhere = config.env.collect, pool.elsewhere
     shape = (pool.spec, config.learning.n_steps, pool.n_envs)
     size, clock = rollout_size(*shape), PhaseClock()
     if isinstance(pool, DevicePool):

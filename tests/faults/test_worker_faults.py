@@ -325,7 +325,7 @@ def test_a_ctrl_c_while_a_pool_is_closed_leaves_nobody_behind(waits: Waits) -> N
 def test_who_still_receives_from_a_closed_pool_hires_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crew, "_GRACE_S", 0.1)
+    monkeypatch.setattr(crew, "GRACE_S", 0.1)
     pool = pool_of(n=2)
     pool.reset(seed=3)
     pool.send(act(HANG, HANG), np.arange(2))
