@@ -15,6 +15,8 @@ from fake_nvml import FakeNvml
 from warm_start import WarmStart
 
 TESTS = Path(__file__).parent
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # before Ray is imported: loopback alone
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 hypothesis.settings.register_profile("busy", deadline=None)  # which other tests may make one miss
 hypothesis.settings.load_profile("busy")
 

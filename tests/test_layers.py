@@ -177,6 +177,7 @@ def test_what_workers_import_leaves_torch_out() -> None:
         "stoker.pools.inline",
         "stoker.pools.process",
         "stoker.pools.choose",
+        "stoker.pools.on_ray",
     ]
     program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

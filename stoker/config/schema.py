@@ -54,13 +54,15 @@ class EnvSettings(FaultSettings):
     """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
     n_envs: Annotated[int, COUNT, also("num_envs")]
     """How many environments step together."""
-    pool: Literal["auto", "inline", "process", "io", "tensor"] = "auto"
+    pool: Literal["auto", "inline", "process", "io", "ray", "tensor"] = "auto"
     """Where environments run: in this process; in worker processes (`--subproc` for short); or, if
     they spend their steps waiting (`io`), all at once in worker processes, in threads or, where
     `step` is a coroutine, as such. Tensor environments run on the device (`tensor`), and nowhere
-    else. `auto` times a few steps and picks the quickest."""
+    else. `auto` times a few steps and picks the quickest. `ray` steps them on the machines of a Ray
+    cluster, if asked to."""
     n_workers: Annotated[int, COUNT] = 0
-    """Worker processes; 0 is one a core."""
+    """Worker processes; 0 is one a core (on a Ray cluster, but for those that the learner
+    needs)."""
     in_flight: Annotated[int, COUNT] = 0
     """Environments of the io pool, each with a step in flight. They share the rollout: n_steps is
     the total batch over them. 0: n_envs if that is asked for, else as many as keep the cores busy,
@@ -72,6 +74,16 @@ class EnvSettings(FaultSettings):
     """`overlap` collects the next rollout while the last one is learned from, with a policy that is
     one iteration old; `step` takes turns, so that the same seed gives the same bits. `auto`
     overlaps where environments step in other processes, if that is seen to pay."""
+
+    @property
+    def in_processes(self) -> bool:
+        """Whether environments step in worker processes of this machine, by the pool's name."""
+        return self.pool in ("process", "io")
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether they step in workers, be it on other machines."""
+        return self.in_processes or self.pool == "ray"
 
 
 @dataclass(frozen=True, kw_only=True)

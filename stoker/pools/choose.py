@@ -45,7 +45,7 @@ _SHORTEST_WAIT_S = 1e-3
 _SELDOM = 0.05  # rests a step: one that is done in twenty
 
 
-PoolKind = Literal["inline", "process", "io"]
+PoolKind = Literal["inline", "process", "io", "ray"]
 
 
 class Probe(NamedTuple):
@@ -84,6 +84,18 @@ class Choice(NamedTuple):
     n_workers: int
     reason: str
     waits: Waits = "no"
+    n_machines: int = 0
+    """Of a Ray cluster, that the workers are on."""
+
+    @property
+    def described(self) -> str:
+        """The pool in a few words."""
+        workers = f", {counted(self.n_workers, 'worker')}" if self.n_workers else ""
+        return (
+            self.pool
+            + workers
+            + (f" on {counted(self.n_machines, 'machine')}" if self.n_machines else "")
+        )
 
 
 def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Probe:
@@ -142,7 +154,10 @@ def choose(
     n_workers: int = 0,
     asked: PoolKind | Literal["auto"] = "auto",
 ) -> Choice:
-    """The quickest pool for `n_envs` environments such as the one that was tried, or that asked."""
+    """The quickest pool for `n_envs` environments such as the one that was tried, or that asked.
+
+    How many workers a Ray cluster has room for is not known here: 0 leaves that to the pool.
+    """
     workers = min(n_workers or cores, n_envs)
     step = found.step_s
     inline = n_envs * step
@@ -154,6 +169,8 @@ def choose(
     elif found.waits and n_envs > 1:
         pool = "io"
     costs = f"a step takes {step * 1e6:,.0f} us"
+    if pool == "ray":
+        return Choice(pool, n_workers, f"asked for; {costs}")
     if pool == "io":
         costs += (
             f", {step * 1e6 - found.step_cpu_s * 1e6:,.0f} of them waiting: {n_envs:,} in flight "

@@ -48,6 +48,8 @@ class Rows:
         self._metrics = arrays["metrics"]
         self.metrics = dict(zip(spec.metric_names, self._metrics.T, strict=True))
         self._everyone = np.arange(n_envs)
+        kept = ("action", *(f"final.{leaf}" for leaf in spec.observation))
+        self._told = [array for name, array in arrays.items() if name not in kept and array.size]
 
     @staticmethod
     def size(spec: EnvSpec, n_envs: int) -> int:
@@ -72,6 +74,34 @@ class Rows:
             valid=of(self.valid),
             metrics=dict(zip(self.spec.metric_names, of(self._metrics).T, strict=True)),
         )
+
+    def to_bytes(self, env_ids: np.ndarray) -> bytes:
+        """The rows of these environments without their actions, to be sent to another machine.
+
+        Final observations are told of those whose episode has ended.
+        """
+        over = env_ids[self.terminated[env_ids] | self.truncated[env_ids]]
+        parts = [array.take(env_ids, 0) for array in self._told]
+        if over.size:
+            parts += [array.take(over, 0) for array in self.final_obs.values()]
+        return b"".join([part.tobytes() for part in parts])
+
+    def from_bytes(self, env_ids: np.ndarray, told: bytes) -> int:
+        """Write what `to_bytes` of these environments gave; the number of bytes read."""
+        place = 0
+
+        def read(array: np.ndarray, ids: np.ndarray) -> None:
+            nonlocal place
+            shape = (len(ids), *array.shape[1:])
+            array[ids] = np.ndarray(shape, array.dtype, told, place)
+            place += len(ids) * array[:1].nbytes
+
+        for array in self._told:
+            read(array, env_ids)
+        over = env_ids[self.terminated[env_ids] | self.truncated[env_ids]]
+        for array in self.final_obs.values() if over.size else ():
+            read(array, over)
+        return place
 
     def note_seed(self, row: int, seed: int | None) -> None:
         """An episode begins with `seed`; that of the one before is kept. Said twice, it is once."""

@@ -6,7 +6,6 @@ what it logs comes back line by line. When the machine is gone, the run counts a
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -16,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stoker.errors import ConfigError, StokerError
 from stoker.jobs.attempt import Attempt, first_words, last_lines
 from stoker.jobs.cores import our_cores
 from stoker.jobs.words import Job, make_job
+from stoker.pools.cluster import connected, import_ray, machines, surroundings
 from stoker.sweep.engine import KILLED
 from stoker.sweep.local import Tail, read_standings
 
@@ -152,28 +151,15 @@ class RayEngine:
     def __init__(self, jobs: int, on_gpu: bool, says: Callable[[str], None]) -> None:
         """`jobs` at once; 0 is one a core, or one a GPU if they train there."""
         self._jobs, self._on_gpu, self._says = jobs, on_gpu, says
-        self._ray = _import_ray()
+        self._ray = import_ray("engine")
         self._running: list[RayProcess] = []
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        ray = self._ray
-        ours = not ray.is_initialized()
-        if ours:
-            try:
-                ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-            except ConnectionError as error:
-                raise ConfigError(
-                    "No Ray cluster was found. Start one with `ray start --head`, and `ray start "
-                    "--address HOST:6379` on the other machines; or say where it is with "
-                    "RAY_ADDRESS."
-                ) from error
-        self._says(f"Ray: {len(self._machines())} machines, {self._at_once()} runs at once.")
-        try:
+        with connected(self._ray):
+            found = machines(self._ray)
+            self._says(f"Ray: {len(found)} machines, {self._at_once()} runs at once.")
             yield
-        finally:
-            if ours:
-                ray.shutdown()
 
     def room(self) -> int:
         self._running = [each for each in self._running if each.ended() is None]
@@ -184,20 +170,13 @@ class RayEngine:
         actor = self._ray.remote(Remote).options(
             num_cpus=cpus, num_gpus=self._gpus(), max_restarts=0
         )
-        paths = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-        surroundings = {"PYTHONPATH": os.pathsep.join(paths)}
-        remote = actor.remote(job.name, dict(job.settings), cpus, surroundings)
+        remote = actor.remote(job.name, dict(job.settings), cpus, surroundings())
         process = RayProcess(self._ray, remote)
         self._running.append(process)
         return process
 
-    def _machines(self) -> list[dict[str, float]]:
-        """What each machine that trials can run on has."""
-        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        return [each for each in alive if each.get("CPU", 0) >= 1]
-
     def _sum(self, what: str) -> int:
-        return int(sum(each.get(what, 0) for each in self._machines()))
+        return int(sum(each.resources.get(what, 0) for each in machines(self._ray)))
 
     def _at_once(self) -> int:
         """At least one: a cluster may be waiting for its machines."""
@@ -207,21 +186,9 @@ class RayEngine:
 
     def _cpus(self) -> int:
         """Cores of a run: its share, as far as any one machine can give it."""
-        each = [int(machine["CPU"]) for machine in self._machines()]
+        each = [machine.cpus for machine in machines(self._ray)]
         return max(1, min([sum(each) // self._at_once(), *each])) if each else 1
 
     def _gpus(self) -> float:
         gpus = self._sum("GPU") if self._on_gpu else 0
         return 0 if not gpus else 1 / -(-self._at_once() // gpus)
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise StokerError(
-            "engine is ray, which is not installed: pip install 'stoker[ray]', on every machine of "
-            "the cluster."
-        ) from error
-    return ray

@@ -37,7 +37,7 @@ def job_on(parts: Parts, steps: int, worked_before: float = 0.0) -> Job:
         collecting=dict(collect_clock.total) if elsewhere else None,
         worked_s=None if worked is None else worked - worked_before,
         pool=env.pool,
-        workers=env.n_workers if env.pool in ("process", "io") else 0,
+        workers=env.n_workers if env.in_workers else 0,
         n_envs=parts.pool.n_envs,
         cores=devices.usable_cores(),
         on_gpu=parts.device.type == "cuda",

@@ -136,8 +136,7 @@ def memory_need(
 
     Left out, it is known, since the pool has been chosen.
     """
-    processes = config.env.pool in ("process", "io")
-    elsewhere = processes if elsewhere is None else elsewhere
+    elsewhere = config.env.in_workers if elsewhere is None else elsewhere
     overlaps = may_overlap(config, elsewhere)
     rows = capacity(config) if overlaps and elsewhere else config.learning.n_steps
     agents = config.run.population
@@ -149,7 +148,7 @@ def memory_need(
         agents * 4 * 4 * count_parameters(config, spec),
         agents * 16 * config.rows_at_once * sum(config.network.network_arch),
         devices.free_memory(device),
-        workers if processes else 0,
+        workers if config.env.in_processes else 0,
         devices.free_memory(torch.device("cpu")),
     )
     return _with_replay(need, config, spec)
@@ -196,6 +195,7 @@ def check_fit(config: Config, spec: EnvSpec, device: torch.device, elsewhere: bo
         sizes = (row.n_envs, row.n_steps)
         if (
             on_policy
+            and config.env.pool != "ray"  # which has cores of its own
             and sizes == (config.env.n_envs, config.learning.n_steps)
             and row.cores > cores
         ):

@@ -9,7 +9,6 @@ import gymnasium
 import torch
 from gymnasium.vector import VectorEnv
 
-from stoker.config.numbers import counted
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory, is_device_vector
 from stoker.errors import ConfigError, WrongPoolError
@@ -93,12 +92,12 @@ def _pool_of_many(
     n_envs, cores, env = config.env.n_envs, devices.usable_cores(), config.env
     choice = choose(found, n_envs, cores, env.n_workers, asked)
     unchecked = source.unchecked()  # the one that was tried was checked
-    pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env)
-    chosen = choice.pool + (f", {counted(choice.n_workers, 'worker')}" if choice.n_workers else "")
+    threads = config.compute.torch_threads
+    pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env, learner_cores=threads)
     # Kept in the run: timing it again might choose otherwise, and bits would differ.
     env = dataclasses.replace(env, pool=choice.pool, n_workers=choice.n_workers)
     config = dataclasses.replace(config, env=env)
-    return pool, config, [Decision("pool", chosen, choice.reason)]
+    return pool, config, [Decision("pool", choice.described, choice.reason)]
 
 
 def own_copies(source: EnvSource, spec: EnvSpec) -> EnvFactory | None:

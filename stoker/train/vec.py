@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 MakeOne = Callable[[], gymnasium.Env[Any, Any]]
-PoolKind = Literal["auto", "process", "inline", "io"]
+PoolKind = Literal["auto", "process", "inline", "io", "ray"]
 
 LIKE_OTHERS = FaultSettings(max_faults=0, check_bounds=False)
 """Errors are raised, not mended, and bounds not checked: as other vector environments do."""

@@ -131,7 +131,7 @@ def _facts(
 ) -> Facts:
     """Of the machine, with what the job wants of it."""
     env, n_envs = pieces.env, config.env.n_envs
-    workers = config.env.n_workers if config.env.pool in ("process", "io") else 0
+    workers = config.env.n_workers if config.env.in_processes else 0
     handles = _HANDLES + _HANDLES_A_WORKER * workers
     if config.env.pool == "io":  # each may have a connection of its own
         handles = max(handles, _HANDLES + -(-n_envs // max(1, workers)))

@@ -29,7 +29,7 @@ def predicted(known: Known, config: Config) -> Costs:
     fewer = here.env.n_envs / config.env.n_envs  # rounds that a rollout takes, over the job's
     parts = costs._replace(
         environments=_environments(known, config),
-        handover=_handover(config),
+        handover=_handover(known, config),
         inference=costs.inference * _inference(known, config) / _inference(known, here),
         storing=costs.storing * fewer,
         learning=costs.learning * _update(known, config) / _update(known, here),
@@ -39,6 +39,8 @@ def predicted(known: Known, config: Config) -> Costs:
         return parts
     workers = max(1, config.env.n_workers)
     stepping = parts.environments * (1 if config.env.pool == "io" else workers)
+    if config.env.pool == "ray":
+        stepping = 0.0  # on other cores
     work = stepping + parts.handover + parts.inference + parts.storing
     work += 0.0 if known.on_gpu else parts.learning * config.compute.torch_threads
     crowded = work / cores  # however it is spread, the cores have to do it
@@ -54,11 +56,15 @@ def _environments(known: Known, config: Config) -> float:
         return max(env.step_wall_s / n_envs, (env.step_cpu_s + IO_STEP_S) / at_once)
     if config.env.pool == "inline":
         return env.step_wall_s
-    workers = min(known.cores, max(1, config.env.n_workers))
+    workers = max(1, config.env.n_workers)
+    if config.env.in_processes:
+        workers = min(known.cores, workers)
     return -(-n_envs // workers) * env.step_wall_s / n_envs
 
 
-def _handover(config: Config) -> float:
+def _handover(known: Known, config: Config) -> float:
+    if config.env.pool == "ray":
+        return known.costs.handover  # only the network knows
     if config.env.pool != "process":
         return 0.0
     return (HANDOVER_S + config.env.n_workers * HANDOVER_PER_WORKER_S) / config.env.n_envs

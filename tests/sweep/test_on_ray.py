@@ -59,7 +59,6 @@ class Heard:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     monkeypatch.setenv("RAY_ADDRESS", made.address)
     yield made
@@ -107,7 +106,7 @@ def test_trials_of_a_machine_that_dies_come_back(
 
 
 def test_without_a_cluster_it_says_how_to_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")  # other tests may have a cluster
     with (
         pytest.raises(ConfigError, match="No Ray cluster was found"),
         RayEngine(1, False, print).open(),
