@@ -40,6 +40,7 @@ from stoker.pools.ray_places import Places
 from stoker.train.progress import Progress
 from stoker.types import EpisodeJournal
 
+pytestmark = pytest.mark.alone  # a cluster of several machines' processes
 HERE = Path(__file__).parent
 
 

@@ -23,6 +23,8 @@ from stoker.sweep.plan import Plan
 from stoker.sweep.space import understand
 from stoker.train.signals import StopRequest
 
+pytestmark = pytest.mark.alone  # a cluster of several machines' processes
+
 WAITS = '''
 import time
 from pathlib import Path
