@@ -130,9 +130,19 @@ class Adam:
         )
 
     @torch.no_grad()
-    def step(self, rate: Tensor, skip: Tensor | None) -> None:
+    def step(self, rate: Tensor, skip: Tensor) -> None:
         """Update by the parameters' `grad`; not where `skip` is 1, which nobody fetches."""
         torch._foreach_add_(self._steps, 1)
+        self._move(rate, skip)
+        torch._foreach_sub_(self._steps, [skip] * len(self._steps))
+
+    def step_quickly(self, rate: Tensor) -> None:
+        """The same in any case, where no gradients are recorded: less to start, on a CPU."""
+        for count in self._steps:
+            count.add_(1)
+        self._move(rate, None)
+
+    def _move(self, rate: Tensor, skip: Tensor | None) -> None:
         torch._fused_adam_(
             self._parameters,
             cast(list[Tensor], [parameter.grad for parameter in self._parameters]),
@@ -149,5 +159,3 @@ class Adam:
             maximize=False,
             found_inf=skip,
         )
-        if skip is not None:
-            torch._foreach_sub_(self._steps, [skip] * len(self._steps))

@@ -127,7 +127,7 @@ class FlatDescent(Descent):
             return norm
         if norm > self._most_norm:
             self._gradient.mul_(self._most_norm / (norm + 1e-6))
-        self._optimiser.step(rate, None)
+        self._optimiser.step_quickly(rate)
         return norm
 
     def count(self, metrics: Mapping[str, Tensor], norms: Tensor, tried: Tensor) -> Tensor:
