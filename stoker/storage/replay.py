@@ -9,7 +9,7 @@ from then on the row may be sampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -73,8 +73,9 @@ class Replay:
 
         Gaps are left out; of cuts, what was seen is kept.
         """
-        if self.before_append is not None:
-            self.before_append(2 * len(rollout.reward))
+        wait = self.before_append  # which a thread may take back
+        if wait is not None:
+            wait(2 * len(rollout.reward))
         short = rollout.truncated & ~rollout.terminated
         written = rollout.valid | short
         stops = rollout.valid & short  # which need a row more
@@ -154,31 +155,3 @@ class Replay:
         place = place.to(self.obs_device)  # sync: where observations lie on the host
         for leaf, rows in obs.items():
             self.obs[leaf][place] = rows.to(self.obs_device)  # sync: likewise
-
-    def state(self) -> dict[str, Tensor]:
-        """All that was written but what was seen, by name; views, where it is on the CPU."""
-        used = self.n_envs * min(self.length, int(self.count.max()))  # sync: a checkpoint
-        held = {name: value[:used] for name, value in self._held().items()}
-        return {**held, "count": self.count, "highest": self.priorities.highest}
-
-    def restore(self, state: Mapping[str, Tensor], seen: Iterable[Mapping[str, Tensor]]) -> None:
-        """Go on from `state()` and what was seen, in parts that say where they begin."""
-        for name, value in self._held().items():
-            value.zero_()
-            value[: len(state[name])] = state[name]
-        for rows in self.obs.values():
-            rows.zero_()
-        for part in seen:
-            first = int(part["first"])
-            for leaf, rows in self.obs.items():
-                saved = part[f"obs.{leaf}"]
-                rows[first : first + len(saved)] = saved
-        self.count.copy_(state["count"])
-        self.priorities.highest.copy_(state["highest"])
-        self.priorities.tree.rebuild()
-
-    def _held(self) -> dict[str, Tensor]:
-        rest = {"action": self.action, "reward": self.reward, "kind": self.kind}
-        masks = {} if self.mask is None else {"mask": self.mask}
-        weights = {"priority": self.priorities.tree.levels[0]}
-        return {**rest, **masks, **weights, "outcome": self.outcome}

@@ -14,7 +14,7 @@ from stoker.sweep.ledger import Ledger, Row
 from stoker.sweep.plan import Plan, settings_for
 
 BEST_NAME = "best.yaml"
-_SIZES = ("n_envs", "n_steps", "batch_size", "n_epochs", "network_arch")
+_SIZES = ("n_envs", "n_steps", "batch_size", "n_epochs", "network_arch", "buffer_size")
 """Always written: what they are by default depends on the device."""
 _OF_A_RUN = ("run_name", "runs_dir", "seed", "eval_episodes", "eval_every", "require_reward")
 

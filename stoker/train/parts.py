@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,12 +27,11 @@ from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.base import BasePool
 from stoker.storage.replay import Replay
 from stoker.storage.rollout import RolloutStorage
-from stoker.train import devices, population
+from stoker.train import devices, population, snapshot
 from stoker.train.fused import SHUFFLED_APART, Fused
 from stoker.train.overlap import Decision
 from stoker.train.policies import TrainedPolicy
 from stoker.train.population import Standing
-from stoker.train.snapshot import Snapshot
 from stoker.train.watch import Watch
 from stoker.types import LearnReport
 
@@ -132,7 +132,7 @@ class Parts:
             "policy": self.policy.state_dict(),
             "learner": self.learner.state(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
-            "replay": self.replay.state() if self.replay else {},
+            "replay": snapshot.state_of(self.replay) if self.replay else {},
         }
         if self.fused is not None and len(self.policies) > 1:
             groups["crowd"] = self.fused.crowd.state()
@@ -141,7 +141,7 @@ class Parts:
 
     def rows(self) -> Iterable[dict[str, Tensor]]:
         """What is too large to be held twice, in parts: what the replay has seen."""
-        return () if self.replay is None else Snapshot(self.replay)
+        return () if self.replay is None else snapshot.Snapshot(self.replay)
 
     def collected_state(self) -> dict[str, Tensor]:
         """The part of the state that collecting changes."""
@@ -168,9 +168,7 @@ class Parts:
                 carried = scaler["carried"] if with_envs else self.scaler.carried
                 self.scaler.load_state_dict(scaler | {"carried": carried})
             if self.replay:
-                self.replay.restore(room_of(tensors, "replay"), rows)
-                if not with_envs:
-                    self.replay.break_off(torch.arange(self.replay.n_envs, device=self.device))
+                self._fill_replay(self.replay, room_of(tensors, "replay"), rows, with_envs)
             if with_envs:
                 collected = room_of(tensors, "collector")
                 self._bring_back({k: v.numpy() for k, v in collected.items()})
@@ -181,6 +179,25 @@ class Parts:
                 f"The checkpoint does not fit this configuration: {error}. Resume with the "
                 "settings it was saved with, or start a new run."
             ) from error
+
+    def _fill_replay(
+        self,
+        replay: Replay,
+        state: Mapping[str, Tensor],
+        rows: Iterable[Mapping[str, Tensor]],
+        with_envs: bool,
+    ) -> None:
+        if with_envs or snapshot.fits(replay, state):
+            snapshot.restore(replay, state, rows)
+            if not with_envs:
+                replay.break_off(torch.arange(replay.n_envs, device=self.device))
+            return
+        length, n_envs = state["shape"].tolist()  # sync: loading a checkpoint
+        warnings.warn(
+            f"The replay begins empty: what was saved has {length} steps each of {n_envs} "
+            f"environments, and there is room for {replay.length} each of {replay.n_envs}.",
+            stacklevel=2,
+        )
 
     def reseed(self) -> None:
         """Act and learn with other random numbers from now on."""

@@ -35,15 +35,20 @@ class Saver:
         One with a replay is written by a thread of its own, from a copy of all else.
         """
         assert self._pending is None, "the last one was not heard of"
-        self._pending = Future()
+        pending: Future[Saved] = Future()
         best = None if best_step is None else self._path(best_step)
         if isinstance(whole.rows, Snapshot):
             tensors = {k: v.detach().to("cpu", copy=True) for k, v in whole.tensors.items()}
+            given = (pending, step, whole._replace(tensors=tensors), best)
             whole.rows.hold()
-            given = (self._pending, step, whole._replace(tensors=tensors), best)
-            threading.Thread(target=self._keep, args=given, name="saver", daemon=True).start()
+            try:
+                threading.Thread(target=self._keep, args=given, name="saver", daemon=True).start()
+            except BaseException:
+                whole.rows.release()
+                raise
         else:
-            self._keep(self._pending, step, whole, best)
+            self._keep(pending, step, whole, best)
+        self._pending = pending
 
     def heard(self, wait: bool = False) -> Saved | None:
         """What came of the last checkpoint, told once; None while it is being written."""

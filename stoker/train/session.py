@@ -297,6 +297,7 @@ class Session:
             counters.saved_at == counters.env_steps and not self._best_unsaved
         ):
             return
+        self.hear_of_checkpoint(wait=True)  # which may have been the best, and not been written
         by_training = not (self.evaluates and self.config.run.eval_every)
         if by_training and (self._checkpoint_due or not self.unfinished):
             self._note_best()  # not where it was stopped: the best is the same without that
@@ -307,14 +308,15 @@ class Session:
     def save_boundary(self) -> None:
         """After collecting failed: save the run as it was when this iteration began."""
         if self.folder is not None and self._boundary and self.counters.env_steps:
+            self.hear_of_checkpoint(wait=True)
             self.counters.wall_s, self.counters.saved_at = self.wall_s, self.counters.env_steps
             whole = self.checkpoint()
             self._write(whole._replace(tensors=whole.tensors | self._boundary))
+            self.hear_of_checkpoint(wait=True)
 
     def _write(self, whole: Checkpoint) -> None:
         assert self.folder is not None, "only a run with a folder is saved"
         assert self._saver is not None
-        self.hear_of_checkpoint(wait=True)
         self._saver.begin(self.counters.env_steps, whole, self.counters.best_step)
         self.hear_of_checkpoint()
         self._write_standings(self.folder)
@@ -352,7 +354,7 @@ class Session:
         """Everything, as it is now."""
         state = {
             "counters": dataclasses.asdict(self.counters),
-            "metrics": self.metrics,
+            "metrics": dict(self.metrics),
             "spec": spec_json.encode(self.parts.pool.spec),
             "best_agent": next((best.agent for best in self.parts.standings()), None),
         }
@@ -413,6 +415,7 @@ class Session:
         return longer / max(self.parts.clock.elapsed(), 1e-9) if longer else None
 
     def close(self) -> None:
+        self.hear_of_checkpoint(wait=True)
         if self.parts.watch is not None:
             self.parts.watch.end_timeline()
         if self._recorder is not None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from stoker.config.check import divisors, largest_divisor
+from stoker.config.check import divisors, find_problems, largest_divisor
 from stoker.config.presets import PRESETS, largest_that_fits
 from stoker.config.schema import Config, DQNSettings
 from stoker.errors import ConfigError
@@ -57,7 +57,7 @@ def with_in_flight(config: Config, wanted: int) -> Config:
         )
     env = dataclasses.replace(config.env, n_envs=in_flight, in_flight=in_flight)
     learning = dataclasses.replace(config.learning, n_steps=total // in_flight)
-    return dataclasses.replace(config, env=env, learning=learning)
+    return _checked(dataclasses.replace(config, env=env, learning=learning))
 
 
 _MANY = "Give a class or a function that makes environments to have as many as you like."
@@ -77,9 +77,16 @@ def with_n_envs(config: Config, n_envs: int, remedy: str = _MANY) -> Config:
         stacklevel=2,
     )
     env = dataclasses.replace(config.env, n_envs=n_envs)
-    return dataclasses.replace(
-        config, env=env, learning=dataclasses.replace(config.learning, batch_size=size)
-    )
+    learning = dataclasses.replace(config.learning, batch_size=size)
+    return _checked(dataclasses.replace(config, env=env, learning=learning))
+
+
+def _checked(config: Config) -> Config:
+    """`config`, unless its replay is too small for the environments that there are now."""
+    found = [line for line in find_problems(config) if line.startswith("buffer_size is ")]
+    if found:
+        raise ConfigError(found)
+    return config
 
 
 def rollout_size(spec: EnvSpec, n_steps: int, n_envs: int) -> int:

@@ -144,7 +144,6 @@ def conduct(session: Session, audience: Audience, own_process: bool = True) -> O
         raise
     finally:
         try:
-            session.hear_of_checkpoint(wait=True)
             session.write_status(state)
             session.close()
         finally:
@@ -163,6 +162,7 @@ def _run(session: Session, audience: Audience, stop: StopRequest) -> str:
             session.evaluate(stop)
         with clock.phase("save"):
             session.save()  # again, if it turned out to be the best
+    session.hear_of_checkpoint(wait=True)  # while whoever is asked to stop has a deadline
     return state
 
 

@@ -12,6 +12,7 @@ from stoker.config.schema import DQNSettings
 from stoker.kernels.descent import FlatDescent
 from stoker.learn.q_learner import OneByOne, QLearner
 from stoker.storage.replay import Replay
+from stoker.train import snapshot
 from stoker.types import PLAIN, ActionSpec, EnvSpec, Finals, LeafSpec, QLoss, Rollout, Transitions
 
 CPU = torch.device("cpu")
@@ -173,8 +174,8 @@ def test_it_goes_on_from_its_state() -> None:
     again = Scene(update_ratio=0.3, per=True)
     again.learner.restore({name: value.clone() for name, value in half.learner.state().items()})
     seen = {f"obs.{leaf}": rows[:-1].clone() for leaf, rows in half.replay.obs.items()}
-    state = {name: value.clone() for name, value in half.replay.state().items()}
-    again.replay.restore(state, [{"first": torch.tensor(0), **seen}])
+    state = {name: value.clone() for name, value in snapshot.state_of(half.replay).items()}
+    snapshot.restore(again.replay, state, [{"first": torch.tensor(0), **seen}])
     again.weight.data.copy_(half.weight)
     again.appended = half.appended
     for scene in (whole, again):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.storage.replay import Replay
+from stoker.train import snapshot
 from stoker.train.sizes import replay_size
 from stoker.types import PLAIN, ActionSpec, EnvSpec, Finals, LeafSpec, Rollout
 
@@ -202,13 +203,13 @@ def test_it_goes_on_from_its_state() -> None:
         whole.append(*some)
         half.append(*some)
         if number % 5 == 1:
-            state = {name: value.clone() for name, value in half.state().items()}
+            state = {name: value.clone() for name, value in snapshot.state_of(half).items()}
             seen = [
                 {"first": torch.tensor(first), f"obs.{PLAIN}": rows.clone()}
                 for first, rows in zip((0, 21), half.obs[PLAIN][:-1].split([21, 39]), strict=True)
             ]
             half = Replay(SPEC, 60, 2, 3, GAMMA, 0.6, CPU)
-            half.restore(state, seen)
+            snapshot.restore(half, state, seen)
     assert held(whole) == held(half)
     pairs = zip(whole.priorities.tree.levels, half.priorities.tree.levels, strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
@@ -220,7 +221,7 @@ def test_images_stay_bytes_and_the_estimate_is_what_is_taken() -> None:
     replay = Replay(spec, 1000, 2, 1, GAMMA, 0.6, CPU)
     assert replay.obs[PLAIN].dtype == torch.uint8
     seen, rest = replay_size(spec, 1000)
-    held = [value for name, value in replay._held().items() if name != "priority"]
+    held = [value for name, value in snapshot._held(replay).items() if name != "priority"]
     held.append(replay.obs[PLAIN])
     tree = replay.priorities.tree.levels
     taken = sum(value.numel() * value.element_size() for value in [*held, *tree])

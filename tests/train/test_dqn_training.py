@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import tasks
@@ -14,8 +16,9 @@ import torch
 from stoker import DQN, PPO
 from stoker.config import resolve
 from stoker.config.schema import Config
-from stoker.errors import ConfigError
+from stoker.errors import CheckpointError, ConfigError
 from stoker.nn.q_network import QNetwork
+from stoker.runs import checkpoint as checkpoints
 from stoker.train.build import build
 from stoker.train.by_hand import is_plain
 from stoker.train.evaluate import evaluate
@@ -23,6 +26,7 @@ from stoker.train.loop import run
 from stoker.train.parts import Parts
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
+from stoker.train.start import open_folder
 
 _SMALL = {
     "algo": "dqn",
@@ -221,6 +225,68 @@ def test_the_python_interface(tmp_path: Any) -> None:
     with DQN.load(tmp_path / "saved", env=tasks.MatchPair) as going_on:
         assert going_on.num_timesteps >= 4096
         going_on.learn(512)
+
+
+def test_a_replay_of_other_environments_is_left_behind(tmp_path: Any) -> None:
+    settings = {k: v for k, v in _SMALL.items() if k not in ("algo", "pool", "n_envs")}
+    one = {**settings, "learning_starts": 64}
+    with DQN("MlpPolicy", gymnasium.make("CartPole-v1"), **one) as model:
+        model.learn(256)
+        model.save(tmp_path / "saved")
+    four = gymnasium.make_vec("CartPole-v1", num_envs=4)
+    with pytest.warns(UserWarning, match="The replay begins empty: what was saved has"):
+        going_on = DQN.load(tmp_path / "saved", env=four)
+    with going_on:
+        replay = going_on._parts.replay  # type: ignore[union-attr]
+        assert replay.count.tolist() == [0, 0, 0, 0]
+        before = {k: v.clone() for k, v in going_on.policy.named_parameters()}
+        going_on.learn(256)
+        assert replay.count.min() > 0
+        after = dict(going_on.policy.named_parameters())
+        assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_replay_too_small_for_the_environments_given_is_refused() -> None:
+    many = gymnasium.make_vec("CartPole-v1", num_envs=300)
+    with pytest.raises(ConfigError, match="buffer_size is 10000, and 300 environments"):
+        DQN("MlpPolicy", many, device="cpu", n_steps=16)
+    many.close()
+
+
+def test_a_best_that_was_not_written_is_not_the_best(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"runs_dir": str(tmp_path), "run_name": "lost", "checkpoint_every": 64}
+    parts = build(config_of("CartPole-v1", 4096, **where))
+    try:
+        session = Session(parts, open_folder(parts))
+
+        def save(reward: float) -> None:
+            report = parts.lesson(parts.collector.collect())
+            session.advance(report)
+            session.metrics["rollout/ep_rew_mean"] = reward
+            session.save()
+
+        in_time, written, begun = checkpoints.save, threading.Event(), []
+
+        def fail_late_once(*given: Any) -> None:
+            begun.append(given)
+            if len(begun) == 1:
+                written.wait(10)
+                raise CheckpointError("no space left on device")
+            in_time(*given)
+
+        monkeypatch.setattr("stoker.runs.checkpoint.save", fail_late_once)
+        save(10.0)
+        written.set()
+        with pytest.warns(UserWarning, match="no space left on device Training goes on"):
+            save(5.0)
+        session.close()
+        _, saved = checkpoints.load_newest(tmp_path / "lost" / "checkpoints")
+        counters = saved.state["counters"]
+        assert (counters["best_step"], counters["best_reward"]) == (128, 5.0)
+    finally:
+        parts.close()
 
 
 @pytest.mark.parametrize(

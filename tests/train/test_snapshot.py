@@ -18,7 +18,7 @@ from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
 from stoker.storage.replay import Replay
 from stoker.train.saving import Saver
-from stoker.train.snapshot import Snapshot
+from stoker.train.snapshot import Snapshot, restore, state_of
 from stoker.types import PLAIN, ActionSpec, EnvSpec, Finals, LeafSpec, Rollout
 
 N, T = 2, 3
@@ -56,7 +56,7 @@ def append(replay: Replay, number: int, valid: Tensor | None = None) -> None:
 def put_together(parts: Iterable[dict[str, Tensor]], replay: Replay) -> Tensor:
     """As a replay that is restored from them sees it."""
     twin = replay_of(replay.length)
-    twin.restore(replay.state(), parts)
+    restore(twin, state_of(replay), parts)
     return twin.obs[PLAIN][:-1]
 
 
@@ -75,7 +75,7 @@ def test_what_is_saved_is_of_one_moment(
     masks = [torch.from_numpy(rng.random((T, N)) < 0.8) for _ in range(before + beside)]
     for number in range(before):
         append(replay, number, masks[number])
-    expected, state = replay.obs[PLAIN][:-1].clone(), replay.state()
+    expected, state = replay.obs[PLAIN][:-1].clone(), state_of(replay)
     state = {name: value.clone() for name, value in state.items()}
     snapshot = Snapshot(replay, slots * SLOT_BYTES)
     snapshot.hold()
@@ -120,14 +120,14 @@ def test_the_replay_waits_where_it_would_overwrite_what_was_not_taken() -> None:
 
 
 def checkpoint_of(replay: Replay, slots: int = 5) -> Checkpoint:
-    return Checkpoint(replay.state(), {"it": 1}, {}, Snapshot(replay, slots * SLOT_BYTES))
+    return Checkpoint(state_of(replay), {"it": 1}, {}, Snapshot(replay, slots * SLOT_BYTES))
 
 
 def test_a_checkpoint_with_a_replay_is_written_beside_and_read_in_parts(tmp_path: Path) -> None:
     replay, saver = replay_of(16), Saver(tmp_path, keep=3)
     for number in range(7):
         append(replay, number)
-    expected, state = replay.obs[PLAIN][:-1].clone(), replay.state()["kind"].clone()
+    expected, state = replay.obs[PLAIN][:-1].clone(), state_of(replay)["kind"].clone()
     saver.begin(7, checkpoint_of(replay), None)
     append(replay, 7)
     outcome = saver.heard(wait=True)
@@ -175,6 +175,36 @@ def test_a_disk_that_fails_is_told_of_and_holds_nobody_up(tmp_path: Path) -> Non
     assert "the run's folder is gone" in str(outcome.trouble)
     for number in range(5, 12):
         append(replay, number)  # not held up
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay, saver = replay_of(4 * T), Saver(tmp_path, keep=3)
+    for number in range(5):
+        append(replay, number)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            saver.begin(5, checkpoint_of(replay), None)
+    assert saver.heard(wait=True) is None
+    append(replay, 5)  # not held up
+
+
+def test_what_follows_the_newest_rows_of_a_ring_that_is_not_full_is_free_at_once() -> None:
+    replay = replay_of(12 * T)
+    append(replay, 0)
+    snapshot = Snapshot(replay)
+    snapshot.hold()
+    for number in range(1, 5):
+        append(replay, number)  # though nobody has taken anything yet
+    parts = list(snapshot)
+    snapshot.release()
+    assert [part[f"obs.{PLAIN}"].flatten().tolist() for part in parts] == [list(range(T * N))]
 
 
 def test_what_goes_wrong_in_the_thread_is_raised_by_whoever_hears_of_it(tmp_path: Path) -> None:
