@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -14,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.cli.figures import figure
+from stoker.cli.followed import Lines, Screen
 from stoker.jobs.entry import Board, Entry
 from stoker.jobs.report import Report
 
-_LINE_EVERY_S = 5.0
 _BAR = 20
 _COLOURS = {
     "training": "green",
@@ -27,20 +25,12 @@ _COLOURS = {
 }
 
 
-class PackLines:
+class PackLines(Lines):
     """A line for all that happens, and one for each job every few seconds."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._last = time.monotonic()
-
-    def says(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True, markup=False)
-
     def shows(self, board: Board) -> None:
-        if time.monotonic() - self._last < _LINE_EVERY_S:
+        if not self.due():
             return
-        self._last = time.monotonic()
         for entry in board.entries:
             if entry.state == "training":
                 self.says(
@@ -54,31 +44,17 @@ class PackLines:
         for line in _summary(report):
             self.says(line)
 
-    def close(self) -> None:
-        """Nothing is left open."""
 
-
-class PackScreen:
+class PackScreen(Screen):
     """One table of all jobs; what happens is told above it."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
-        self._live.start()
-
-    def says(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True, markup=False)
-
     def shows(self, board: Board) -> None:
-        self._live.update(draw(board))
+        self.draws(draw(board))
 
     def ends(self, entries: Sequence[Entry], report: Report) -> None:
-        self._live.stop()
+        self.close()
         told = Group(_table(entries), *(Text(line) for line in _summary(report)))
         self.console.print(Panel(told, title=report.state, title_align="left", expand=False))
-
-    def close(self) -> None:
-        self._live.stop()
 
 
 def make_view(as_json: bool) -> PackLines | PackScreen:

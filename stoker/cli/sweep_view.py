@@ -2,63 +2,41 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from stoker.cli.figures import bar, figure
+from stoker.cli.followed import Lines, Screen
 
 if TYPE_CHECKING:
     from stoker.sweep.conduct import Board, Running
 
-_LINE_EVERY_S = 10.0
 _BAR = 20
 _SHOWN = 10
 """Trials of a table, the best first."""
 
 
-class SweepLines:
+class SweepLines(Lines):
     """A line for all that happens, and one for how it stands every few seconds."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._last = time.monotonic()
-
-    def says(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True, markup=False)
+    every_s = 10.0
 
     def shows(self, board: Board) -> None:
-        if time.monotonic() - self._last >= _LINE_EVERY_S:
-            self._last = time.monotonic()
+        if self.due():
             self.says(_standing(board))
 
-    def close(self) -> None:
-        """Nothing is left open."""
 
-
-class SweepScreen:
+class SweepScreen(Screen):
     """One table of what runs and what is best; what happens is told above it."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
-        self._live.start()
-
-    def says(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True, markup=False)
-
     def shows(self, board: Board) -> None:
-        self._live.update(draw(board))
-
-    def close(self) -> None:
-        self._live.stop()
+        self.draws(draw(board))
 
 
 def make_view(as_json: bool) -> SweepLines | SweepScreen:
