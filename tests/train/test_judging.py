@@ -57,7 +57,7 @@ def test_bound_by_hand_over() -> None:
 
 
 def test_bound_by_inference() -> None:
-    verdict = judged(network_arch=(2048, 2048), n_envs=1, n_steps=256)
+    verdict = judged(iterations=12, network_arch=(128, 128), n_envs=1, n_steps=256)
     assert largest(verdict) == "inference"
 
 
