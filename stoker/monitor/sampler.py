@@ -70,6 +70,8 @@ class Sampler:
         self._readers: list[tuple[GpuReader, Series[GpuSample]]] = []
         self._found: Found | None = None
         self._over, self._opened = False, threading.Event()
+        self._asleep = threading.Lock()  # held until the end, so that whoever waits for it sleeps
+        self._asleep.acquire()
         self._thread: threading.Thread | None = None
         self._spent_s, self._started = 0.0, clock()
 
@@ -135,7 +137,7 @@ class Sampler:
         """Until then or the end; what waking up costs meanwhile does not make it longer."""
         until = self._clock() + seconds
         while not self._over and (left := until - self._clock()) > 0:
-            time.sleep(min(left, _LONGEST_WAIT_S))  # half as dear as waiting for an event
+            self._asleep.acquire(timeout=min(left, _LONGEST_WAIT_S))
 
     def _release(self) -> None:
         for reader, _ in self._readers:
@@ -145,7 +147,9 @@ class Sampler:
 
     def close(self) -> None:
         """End sampling; what was sampled can still be read."""
-        self._over = True
+        if not self._over:
+            self._over = True
+            self._asleep.release()
         if self._thread is not None:
             self._thread.join(_LEAVES_WITHIN_S)  # a driver that hangs holds nobody up
 
