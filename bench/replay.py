@@ -1,9 +1,10 @@
 """The replay: samples a second, updates a second, the ratio beside a slow environment, and saving.
 
-`sampling` draws 4,096 prioritised rows of Atari's shape and writes their new priorities, beside
-TorchRL's prioritised buffer. `updates` compares updates that are captured with those that are not.
-`slow environment` has an environment of 50 ms a step: updates must keep their ratio to its steps.
-`saving` trains until the replay holds 5 GB, and looks at what writing it down costs.
+`sampling` draws 4,096 prioritised rows of Atari's shape and writes their new priorities, captured
+as the learner has it, beside TorchRL's prioritised buffer. `updates` compares updates that are
+captured with those that are not. `slow environment` has an environment of 50 ms a step: updates
+must keep their ratio to its steps. `saving` trains until the replay holds 5 GB, and looks at what
+writing it down costs.
 """
 
 from __future__ import annotations
@@ -133,7 +134,10 @@ def _sampling() -> Iterator[Row]:
         replay.priorities.update(row, torch.rand(_BATCH, device=_DEVICE), made)
         return drawn.obs[PLAIN]
 
-    sides: dict[str, Callable[[], float]] = {"ours": lambda: _rate(ours)}
+    as_learned = _captured(ours) if _HAS_GPU else ours
+    sides: dict[str, Callable[[], float]] = {"ours": lambda: _rate(as_learned)}
+    if _HAS_GPU:
+        sides["not captured"] = lambda: _rate(ours)
     failure = None
     try:
         theirs = _torchrl(replay, rows)
@@ -152,6 +156,18 @@ def _sampling() -> Iterator[Row]:
         None if peer is None else round(middle_ratio(found["ours"], peer), 2),
         details={**found, "peer_failure": failure, "gib": round(rows * _ROW_BYTES / _GIB, 1)},
     )
+
+
+def _captured(work: Callable[[], object]) -> Callable[[], None]:
+    """As a CUDA graph, which is how updates sample on a GPU."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            work()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    return graph.replay
 
 
 def _torchrl(replay: Replay, rows: int) -> Callable[[], object]:

@@ -7,11 +7,12 @@ host more than all the rest of an update.
 from __future__ import annotations
 
 import functools
-import warnings
 from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from stoker.kernels.building import built
 
 _MANY_STEPS = 64  # so many kernels are launched before a compiler would be done
 
@@ -101,17 +102,4 @@ def _worth_building(rows: Tensor) -> bool:
 
 @functools.cache
 def _kernels() -> ModuleType | None:
-    """The kernels, once they have been seen to build here; None where they do not."""
-    try:
-        from stoker.kernels import scan_on_gpu
-
-        scan_on_gpu.try_out()
-        return scan_on_gpu
-    except Exception as error:  # no Triton, no C compiler, a chip that it does not know
-        warnings.warn(
-            f"Triton cannot build kernels here ({type(error).__name__}: {error}), so plain torch "
-            "takes their place: updates take longer. Triton comes with torch on Linux and needs a "
-            "C compiler.",
-            stacklevel=2,
-        )
-        return None
+    return built("scan_on_gpu")

@@ -19,6 +19,9 @@ from stoker.types import DeviceObs, EnvSpec, Finals, Rollout, Transitions
 
 _NOTHING, _STEP, _LAST, _STOP = range(4)
 """What a row is: not written; a step; one that terminated its episode; what was seen last."""
+_WIDE = (torch.complex128, torch.int64, torch.int32, torch.int16)
+"""Elements to copy rows in, the widest first."""
+_LARGE_ROW = 512  # bytes, from which on that gains more than it costs
 
 
 class Replay:
@@ -55,6 +58,7 @@ class Replay:
 
         leaves = spec.observation.items()
         self.obs = {n: seen(leaf.shape, getattr(torch, leaf.dtype)) for n, leaf in leaves}
+        self._wide = {leaf: _widened(rows) for leaf, rows in self.obs.items()}
         self.action = field(spec.action.width, dtype=torch.int64)
         self.mask = field(spec.mask_width, dtype=torch.bool) if spec.has_mask else None
         self.reward, self.kind = field(), field(dtype=torch.uint8)
@@ -145,9 +149,17 @@ class Replay:
         both = torch.cat((row, next_row))
         if self.obs_device != self.device:
             both = both.to(self.obs_device)  # sync: observations lie on the host
-        seen = {n: rows[both].to(self.device, non_blocking=True) for n, rows in self.obs.items()}
+        seen = {
+            leaf: self._gathered(leaf, both).to(self.device, non_blocking=True) for leaf in self.obs
+        }
         allowed = None if self.mask is None else self.mask[next_row]
         return Transitions(seen, self.action[row], allowed, total, discount, weight)
+
+    def _gathered(self, leaf: str, row: Tensor) -> Tensor:
+        rows, wide = self.obs[leaf], self._wide[leaf]
+        if wide is None:
+            return rows[row]
+        return wide[row].view(rows.dtype).unflatten(1, rows.shape[1:])
 
     def _write_obs(self, place: Tensor, obs: DeviceObs) -> None:
         if not len(place):
@@ -155,3 +167,11 @@ class Replay:
         place = place.to(self.obs_device)  # sync: where observations lie on the host
         for leaf, rows in obs.items():
             self.obs[leaf][place] = rows.to(self.obs_device)  # sync: likewise
+
+
+def _widened(rows: Tensor) -> Tensor | None:
+    """The same [R, ...] in as wide elements as rows can be cut into; None where that is no gain."""
+    size = rows[0].numel() * rows.element_size()
+    wide = next((kind for kind in _WIDE if size % kind.itemsize == 0), rows.dtype)
+    gains = size >= _LARGE_ROW and wide.itemsize > rows.element_size()
+    return rows.flatten(1).view(wide) if gains else None

@@ -103,7 +103,7 @@ class StagedStorage(RolloutStorage):
             return
         place, seen = self._seen_last()
         for some in torch.arange(len(place)).split(self.rows_at_once):
-            obs = {
-                leaf: rows[some].to(self.device) for leaf, rows in seen.items()
-            }  # sync: pageable
+            obs = dict[str, Tensor]()
+            for leaf, rows in seen.items():
+                obs[leaf] = rows[some].to(self.device)  # sync: from pageable memory
             final_value.index_copy_(0, place[some].to(self.device), policy.value(obs))  # sync: too

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.storage.priorities import Priorities, SumTree
+from stoker.kernels.sum_tree import SumTree
+from stoker.storage.priorities import Priorities
 
 CPU = torch.device("cpu")
 weights = st.one_of(st.just(0.0), st.floats(2**-10, 2**10, width=32))

@@ -215,6 +215,19 @@ def test_it_goes_on_from_its_state() -> None:
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.parametrize("shape", [(8, 8, 1), (32, 32, 1), (31, 33, 1), (3, 167, 2)])
+def test_rows_of_every_size_are_drawn_as_they_are(shape: tuple[int, ...]) -> None:
+    """Large ones are copied in wider elements, as wide as divide them: 16 bytes, 1, 2."""
+    action = ActionSpec("discrete", (), "int64", nvec=(2,), start=(0,))
+    spec = EnvSpec("pictures", {PLAIN: LeafSpec("image", shape, "uint8")}, action)
+    replay = Replay(spec, 12, 2, 1, 0.99, 0.6, torch.device("cpu"))
+    replay.obs[PLAIN].random_(256, generator=torch.Generator().manual_seed(0))
+    replay.outcome[:, 2] = 1.0
+    row = torch.tensor([3, 0, 11, 3])
+    seen = replay.draw(row, torch.ones(4)).obs[PLAIN]
+    assert torch.equal(seen, replay.obs[PLAIN][torch.cat((row, (row + 2) % 12))])
+
+
 def test_images_stay_bytes_and_the_estimate_is_what_is_taken() -> None:
     leaf = LeafSpec("image", (8, 8, 1), "uint8")
     spec = EnvSpec("made up", {PLAIN: leaf}, SPEC.action)
