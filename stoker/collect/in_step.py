@@ -36,6 +36,10 @@ class InStepCollector:
     def publish(self) -> None:
         """The policy's weights have changed. Here it acts with the very same ones."""
         self.version += 1
+        if self.gatherer.stream is not None:  # else who next waits would count the update's time
+            over = torch.cuda.Event(blocking=True)  # sleeps: workers need the cores
+            over.record()
+            over.synchronize()  # sync: the update is over
 
     def _note(self, gathered: Gathered) -> None:
         self.steps, self.late = gathered.steps, gathered.late

@@ -6,7 +6,6 @@ import queue
 import threading
 
 import numpy as np
-import torch
 
 from stoker.collect.gather import Gathered, Gatherer
 from stoker.collect.in_step import InStepCollector
@@ -65,13 +64,8 @@ class OverlappedCollector(InStepCollector):
 
     def publish(self) -> None:
         """The policy's weights have changed: the next rollout that is begun acts with them."""
-        super().publish()
-        self._weights.publish(self.version)
-        if self.gatherer.stream is not None:
-            # The storage learned from goes back to the collector, which writes on its own stream.
-            over = torch.cuda.Event(blocking=True)  # sleeps: workers need the cores
-            over.record()
-            over.synchronize()  # sync: the update is over
+        self._weights.publish(self.version + 1)
+        super().publish()  # which waits: what was learned from is written next, on another stream
 
     def state(self) -> dict[str, np.ndarray]:
         """As in step: a rollout that is under way will be gathered again from its beginning."""
