@@ -21,6 +21,7 @@ from bench.record import Cases, Row
 from bench.turns import by_turns, middle_ratio
 
 _REPEATS = 2 if torch.cuda.is_available() else 3
+_DECISIONS = ("pool", "batch", "collect")
 _BUSY = ("--env", "bench.load:Busy", "--env-kwargs", "{seconds: 0.0008}")
 _AWAITING = ("--env", "bench.io:Awaiting", "--env-kwargs", "{seconds: 0.02, long_s: 0}")
 
@@ -99,9 +100,15 @@ def _beside(case: str, flags: tuple[str, ...]) -> Iterator[Row]:
             **{name: [round(sps, 1) for sps in of] for name, of in found.items()},
             "limit": told[-1]["limit"],
             "took_s": [round(one["took_s"], 1) for one in told],
+            "decided": [_decided(one) for one in told],
             "shares": {name: round(share, 3) for name, share in told[-1]["shares"].items()},
         },
     )
+
+
+def _decided(told: dict[str, Any]) -> dict[str, str]:
+    """How environments would be stepped, by what the doctor says."""
+    return {one["what"]: one["chosen"] for one in told["decisions"] if one["what"] in _DECISIONS}
 
 
 def _stoker(*words: str) -> dict[str, Any]:
