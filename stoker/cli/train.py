@@ -19,6 +19,7 @@ from stoker.cli.flags import find_run, parse
 from stoker.cli.screen import make_audience, outcome_json
 from stoker.config.algorithms import LearningSettings
 from stoker.config.load import FindTuned, finish, layers
+from stoker.config.names import find_field
 from stoker.config.schema import (
     ComputeSettings,
     Config,
@@ -96,7 +97,7 @@ def parse_train(
     The flags that decide what the others default to are read first; then all flags are read over
     those defaults, so that `--help` shows what would really be used.
     """
-    arguments = _without_shorthand(arguments)
+    arguments = spelled_out(arguments)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for flag in ("--preset", "--config", "--device", "--env-kwargs", "--algo"):
         first.add_argument(flag)
@@ -110,20 +111,29 @@ def parse_train(
     tuned: FindTuned = (lambda _: {}) if asks_for_help else partial(_tuned, early)
     given_first = (early.device, tuned, early.algo)
     base, aim, problems = layers(early.preset, file, _has_gpu(), *given_first)
-    kind = _with_algorithm(kind, base)
+    kind = with_algorithm(kind, base)
     defaults = kind(
         **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)},
         preset=early.preset,
         config=file,
     )
     given = parse(kind, arguments, command, default=defaults)
-    config = Config(**{f.name: getattr(given, f.name) for f in dataclasses.fields(base)})
-    if {"--n-envs", "--num-envs"} & {word.partition("=")[0] for word in arguments}:
-        env = dataclasses.replace(
-            config.env, in_flight=config.env.in_flight or max(0, config.env.n_envs)
-        )
-        config = dataclasses.replace(config, env=env)
-    return finish(config, aim, problems), given
+    return finish(config_of(given, arguments), aim, problems), given
+
+
+def config_of(given: Any, arguments: list[str]) -> Config:
+    """The settings among flags that were read; so many environments are in flight as were said."""
+    config = Config(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Config)})
+    if "n_envs" not in named_in(arguments):
+        return config
+    in_flight = config.env.in_flight or max(0, config.env.n_envs)
+    return dataclasses.replace(config, env=dataclasses.replace(config.env, in_flight=in_flight))
+
+
+def named_in(arguments: list[str]) -> set[str]:
+    """The settings that flags name, by whichever of their names."""
+    flags = (word.partition("=")[0][2:] for word in arguments if word.startswith("--"))
+    return {field.name for flag in flags if (field := find_field(flag)) is not None}
 
 
 def refuse_all_but_ppo(config: Config, command: str) -> None:
@@ -135,7 +145,7 @@ def refuse_all_but_ppo(config: Config, command: str) -> None:
         )
 
 
-def _with_algorithm(kind: type[Any], base: Config) -> type[Any]:
+def with_algorithm(kind: type[Any], base: Config) -> type[Any]:
     """`kind` with the flags of the algorithm, of which there are others for each."""
     learning = [("learning", type(base.learning))]
     made = dataclasses.make_dataclass(
@@ -156,11 +166,17 @@ def _tuned(early: argparse.Namespace, in_file: Mapping[str, Any]) -> Mapping[str
     return find_for(flags, in_file)
 
 
-def _without_shorthand(arguments: list[str]) -> list[str]:
-    """`--subproc` is short for `--pool process`."""
+def spelled_out(arguments: list[str]) -> list[str]:
+    """`--subproc` is short for `--pool process`, and `--num_envs` is written `--num-envs`."""
     spelled: list[str] = []
     for word in arguments:
-        spelled += ["--pool", "process"] if word == "--subproc" else [word]
+        flag, equals, value = word.partition("=")
+        if flag == "--subproc":
+            spelled += ["--pool", "process"]
+        elif flag.startswith("--"):
+            spelled.append(flag.replace("_", "-") + equals + value)
+        else:
+            spelled.append(word)
     return spelled
 
 

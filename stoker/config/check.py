@@ -94,6 +94,19 @@ def _out_of_range(config: Config) -> Iterator[str]:
     if not config.network.network_arch or min(config.network.network_arch) < 1:
         sizes = ",".join(map(str, config.network.network_arch))
         yield f"network_arch is '{sizes}'; it must name at least one layer, each 1 or wider."
+    yield from _critic(config)
+
+
+def _critic(config: Config) -> Iterator[str]:
+    network = config.network
+    sizes = ",".join(map(str, network.critic_arch))
+    if min(network.critic_arch, default=1) < 1:
+        yield f"critic_arch is '{sizes}'; each layer must be 1 or wider."
+    if network.critic_sizes != network.network_arch and network.shared_trunk:
+        yield (
+            f"critic_arch is '{sizes}', and shared_trunk is on: actor and critic have the same "
+            "layers. Leave one of the two out."
+        )
 
 
 def _least(config: Config) -> list[tuple[str, int, int]]:

@@ -52,7 +52,7 @@ class EnvSettings(FaultSettings):
     makes one."""
     env_kwargs: Annotated[dict[str, Any], MAPPING] = field(default_factory=dict)
     """Keyword arguments for the environment, as YAML: `'{gravity: 9.8}'`."""
-    n_envs: Annotated[int, COUNT, also("num_envs")]
+    n_envs: Annotated[int, COUNT, also("num_envs", "worker_num")]
     """How many environments step together."""
     pool: Literal["auto", "inline", "process", "io", "ray", "tensor"] = "auto"
     """Where environments run: in this process; in worker processes (`--subproc` for short); or, if
@@ -90,8 +90,10 @@ class EnvSettings(FaultSettings):
 class NetworkSettings:
     """Network: actor and critic, or what actions are worth."""
 
-    network_arch: Annotated[tuple[int, ...], SIZES]
+    network_arch: Annotated[tuple[int, ...], SIZES, also("net_arch")]
     """Hidden layers, as in `1024,512,256`."""
+    critic_arch: Annotated[tuple[int, ...], SIZES] = ()
+    """Hidden layers of the critic, where they are to be others than the actor's (PPO)."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """Between the layers."""
     shared_trunk: bool = False
@@ -100,6 +102,11 @@ class NetworkSettings:
     """Orthogonal initialisation past the first layer (gain 0.01 for the policy's last)."""
     log_std_init: float = 0.0
     """Log of the first standard deviation of continuous actions (PPO)."""
+
+    @property
+    def critic_sizes(self) -> tuple[int, ...]:
+        """Hidden layers of the critic, said apart or not."""
+        return self.critic_arch or self.network_arch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +141,7 @@ class ComputeSettings:
 class RunSettings:
     """Run: how long, what to keep, when to look."""
 
-    timesteps: Annotated[int, COUNT, also("total_timesteps")] = 100_000
+    timesteps: Annotated[int, COUNT, also("total_timesteps", "n_timesteps")] = 100_000
     """Environment steps to train for, over all environments; rounded up to whole rollouts."""
     seed: Annotated[int, COUNT] = 0
     """Seeds the environments, the policy and the shuffling."""

@@ -30,12 +30,13 @@ class ActorCritic(ObservingPolicy):
         super().__init__(spec, normalize_obs)
         leaves, sizes = spec.observation, settings.network_arch
         self.actor = Encoder(leaves, sizes, settings.activation)
+        judged = settings.critic_sizes
         self.critic = (
-            self.actor if settings.shared_trunk else Encoder(leaves, sizes, settings.activation)
+            self.actor if settings.shared_trunk else Encoder(leaves, judged, settings.activation)
         )
         self.head = make_head(spec.action, settings.log_std_init)
         self.decide = nn.Linear(sizes[-1], self.head.raw_width)
-        self.judge = nn.Linear(sizes[-1], 1)
+        self.judge = nn.Linear(judged[-1], 1)
         self._shared = settings.shared_trunk
         self._keep_moments(spec)
         if settings.ortho_init:

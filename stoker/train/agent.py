@@ -27,6 +27,7 @@ from stoker.train import devices, spec_json
 from stoker.train.build import build
 from stoker.train.parts import Parts, policy_of
 from stoker.train.policies import TrainedPolicy, make_policy
+from stoker.train.policy_kwargs import as_settings as policy_kwargs_settings
 from stoker.train.progress import Counters, Progress
 from stoker.train.session import Session
 from stoker.train.sources import EnvSource
@@ -70,7 +71,7 @@ class Agent:
     ) -> None:
         if policy not in _POLICIES:
             raise ConfigError(f"policy is {policy!r}; it must be one of {', '.join(_POLICIES)}.")
-        settings |= {"device": device, **_from_policy_kwargs(policy_kwargs or {})}
+        settings |= {"device": device, **policy_kwargs_settings(policy_kwargs or {})}
         settings |= {"algo": self.algo}
         source, name = _source(env, settings.get("env_kwargs", {}))
         config = resolve_here({**settings, "env": name}, preset=preset)
@@ -342,18 +343,6 @@ def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str
     if module != "__main__" and getattr(sys.modules.get(module), name, None) is env:
         return factory, f"{module}:{name}"
     return factory, f"<{name}>"
-
-
-def _from_policy_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Stable-Baselines3's `policy_kwargs` as settings."""
-    names = {"net_arch": "network_arch", "ortho_init": "ortho_init", "log_std_init": "log_std_init"}
-    unknown = sorted(set(given) - set(names))
-    if unknown:
-        raise ConfigError(
-            f"policy_kwargs has {', '.join(unknown)}; Stoker knows {', '.join(names)} there. "
-            "The activation is the setting `activation`."
-        )
-    return {names[key]: value for key, value in given.items()}
 
 
 def _batched(observation: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bool]:

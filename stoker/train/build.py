@@ -332,7 +332,7 @@ def _describe_choices(
         *_describe_batch(config, learning.learner),
         Decision(
             "network",
-            "-".join(map(str, config.network.network_arch)),
+            _layers(config),
             f"{count:,} parameters, {_trunks(config)}",
         ),
         Decision("precision", precision, f"updates run {_HOW[_executor(config, device)]}"),
@@ -344,6 +344,14 @@ def _describe_choices(
         ),
         _describe_memory(config, device, spec),
     ]
+
+
+def _layers(config: Config) -> str:
+    actor, critic = (
+        "-".join(map(str, sizes))
+        for sizes in (config.network.network_arch, config.network.critic_sizes)
+    )
+    return actor if actor == critic else f"{actor}, the critic {critic}"
 
 
 def _trunks(config: Config) -> str:

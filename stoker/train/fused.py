@@ -33,6 +33,8 @@ def why_not(spec: EnvSpec, config: Config, policy: ActorCritic) -> str | None:
         return "what is seen is not one vector of float32"
     if config.rows_at_once < config.minibatch:
         return f"micro_batch is {config.rows_at_once:,}, and they take minibatches whole"
+    if config.network.critic_sizes != config.network.network_arch:
+        return "the critic has other layers than the actor"
     net = net_of(spec, config, policy)
     if not mlp.fits(net) and config.run.population > 1:
         return "for many agents at once, the network is too large; --network-arch 64,64 is not"

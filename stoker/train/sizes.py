@@ -153,12 +153,17 @@ def memory_need(
         device.type,
         rollouts,
         agents * 4 * 4 * count_parameters(config, spec),
-        agents * 16 * config.rows_at_once * sum(config.network.network_arch),
+        agents * 8 * config.rows_at_once * _units(config),
         devices.free_memory(device),
         workers if config.env.in_processes else 0,
         devices.free_memory(torch.device("cpu")),
     )
     return _with_replay(need, config, spec)
+
+
+def _units(config: Config) -> int:
+    """Of the hidden layers of both networks that an update trains or asks."""
+    return sum(config.network.network_arch) + sum(config.network.critic_sizes)
 
 
 def _with_replay(need: MemoryNeed, config: Config, spec: EnvSpec) -> MemoryNeed:

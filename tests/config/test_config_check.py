@@ -85,6 +85,7 @@ def test_a_count_below_its_least(name: str, value: int, least: int) -> None:
         ("network_arch", ""),
         ("network_arch", [64, 0]),
         ("network_arch", "64,-64"),
+        ("critic_arch", "64,0"),
         ("env", " "),
         ("run_name", "../elsewhere"),
         ("run_name", "a/b"),
@@ -101,6 +102,13 @@ def test_a_value_out_of_range_is_named(name: str, value: object) -> None:
     (problem,) = problems_of(**{name: value})
     assert problem.startswith(f"{name} ")
     assert "must" in problem or "cannot" in problem or "name a" in problem
+
+
+def test_one_trunk_has_no_layers_for_the_critic_alone() -> None:
+    (problem,) = problems_of(shared_trunk=True, critic_arch=[32])
+    assert problem.startswith("critic_arch is '32', and shared_trunk is on")
+    same = resolve({"shared_trunk": True, "critic_arch": [32], "network_arch": [32]})
+    assert same.network.critic_sizes == (32,)
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,10 @@ def test_nothing_is_written_unless_the_run_has_a_name(
     [
         ({"policy": "LstmPolicy"}, "MlpPolicy"),
         ({"n_stepz": 3}, "n_steps"),
-        ({"policy_kwargs": {"activation_fn": "relu"}}, "activation"),
+        ({"policy_kwargs": {"activation_fn": "relu"}}, "activation_fn is 'relu'; .*nn.ReLU"),
+        ({"policy_kwargs": {"activation_fn": torch.nn.GELU}}, "Stoker knows torch.nn.Tanh"),
+        ({"policy_kwargs": {"net_arch": {"pi": [8]}}}, "the layers of both"),
+        ({"policy_kwargs": {"use_expln": True}}, "has use_expln; Stoker knows activation_fn"),
         ({"env": 3}, "VectorEnv"),
         ({"env": "CartPole-v7"}, "CartPole-v1"),
         ({"preset": "hefty"}, "heavy"),
@@ -267,6 +270,22 @@ def test_mistakes_are_explained(arguments: dict[str, Any], says: str) -> None:
 def test_policy_kwargs_are_understood() -> None:
     with PPO("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs={"net_arch": [8, 4]}) as model:
         assert model.config.network.network_arch == (8, 4)
+
+
+def test_actor_and_critic_can_have_other_layers_each() -> None:
+    kwargs = {"net_arch": {"pi": [8, 4], "vf": [16]}, "activation_fn": torch.nn.ReLU}
+    with PPO("MlpPolicy", "CartPole-v1", policy_kwargs=kwargs, **_TINY) as model:
+        network = model.config.network
+        assert (network.network_arch, network.critic_arch) == ((8, 4), (16,))
+        assert network.activation == "relu"
+        shapes = {name: tuple(value.shape) for name, value in model.policy.state_dict().items()}
+        assert shapes["actor.trunk.2.weight"] == (4, 8)
+        assert shapes["critic.trunk.0.weight"] == (16, 4)
+        assert shapes["judge.weight"] == (1, 16)
+        assert "critic.trunk.2.weight" not in shapes
+        before = model.policy.state_dict()["critic.trunk.0.weight"].clone()
+        model.learn(64)
+        assert not torch.equal(before, model.policy.state_dict()["critic.trunk.0.weight"])
 
 
 def test_the_train_room_is_a_function_too(tmp_path: Path) -> None:

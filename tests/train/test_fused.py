@@ -184,6 +184,7 @@ def test_what_cannot_be_built_leaves_training_as_it_was(monkeypatch: Any) -> Non
     ("settings", "said"),
     [
         ({"network_arch": (16, 1024)}, "the network is too large for them"),
+        ({"critic_arch": (16,)}, "the critic has other layers than the actor"),
         ({"n_envs": 1, "n_steps": 34, "batch_size": 34}, "34 rows cannot be shuffled"),
     ],
 )
