@@ -60,6 +60,10 @@ class CheckpointError(StokerError):
     """A checkpoint is missing, damaged, or not one of ours. Nothing in it was run."""
 
 
+class ModelFileError(StokerError):
+    """A model of another library's cannot be taken over. Nothing in its file was run."""
+
+
 class RunError(StokerError):
     """A run folder is missing, taken, or cannot be used as asked."""
 

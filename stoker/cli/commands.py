@@ -47,6 +47,16 @@ COMMANDS = {
             "stoker eval my-population --agent 3",
         ),
     ),
+    "import": Command(
+        "stoker.cli.moving_in",
+        "import_model",
+        "make a run of a model that Stable-Baselines3 saved",
+        (
+            "stoker import model.zip --env CartPole-v1",
+            "stoker import model.zip --env my_module:MyEnv --normalize stats.npz --run-name moved",
+            "stoker import model.zip --env my_module:MyEnv --n-envs 32 --timesteps 5M",
+        ),
+    ),
     "runs": Command(
         "stoker.cli.inspect",
         "runs",

@@ -23,7 +23,7 @@ from stoker.cli.commands import COMMANDS
 from stoker.cli.wake import wake_gpu
 from stoker.errors import StokerError
 
-_ERRORS = Console(stderr=True, highlight=False, soft_wrap=True)
+_ERRORS = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def run(arguments: list[str] | None = None) -> None:

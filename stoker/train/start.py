@@ -87,7 +87,7 @@ def train(
         parts.close()
 
 
-def open_folder(parts: Parts) -> RunFolder:
+def open_folder(parts: Parts, parent: str | None = None) -> RunFolder:
     """A new folder for a run of `parts`, with what is known before the first step."""
     run = parts.config.run
     runs_dir = Path(run.runs_dir)
@@ -99,7 +99,7 @@ def open_folder(parts: Parts) -> RunFolder:
     parts.config = dataclasses.replace(parts.config, run=run)
     flat = parts.config.flat()
     folder.write_config(flat)
-    write_lineage(folder, parent=None, config=flat, spaces=spec_json.encode(parts.pool.spec))
+    write_lineage(folder, parent=parent, config=flat, spaces=spec_json.encode(parts.pool.spec))
     return folder
 
 
