@@ -19,7 +19,7 @@ from stoker.cli.flags import find_run, parse
 from stoker.cli.screen import make_audience, outcome_json
 from stoker.config.algorithms import LearningSettings
 from stoker.config.load import FindTuned, finish, layers
-from stoker.config.names import find_field
+from stoker.config.names import ELSEWHERE, find_field
 from stoker.config.schema import (
     ComputeSettings,
     Config,
@@ -98,6 +98,7 @@ def parse_train(
     those defaults, so that `--help` shows what would really be used.
     """
     arguments = spelled_out(arguments)
+    _refuse_other_words(arguments)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for flag in ("--preset", "--config", "--device", "--env-kwargs", "--algo"):
         first.add_argument(flag)
@@ -164,6 +165,15 @@ def _tuned(early: argparse.Namespace, in_file: Mapping[str, Any]) -> Mapping[str
         if early.env_kwargs is not None:
             flags["env_kwargs"] = MAPPING.instance_from_str([early.env_kwargs])
     return find_for(flags, in_file)
+
+
+def _refuse_other_words(arguments: list[str]) -> None:
+    """Say what to do instead of flags that other libraries have."""
+    flags = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    instead = {flag: ELSEWHERE.get(flag[2:].replace("-", "_")) for flag in flags}
+    problems = [f"There is no flag {flag}. {hint}" for flag, hint in instead.items() if hint]
+    if problems:
+        raise ConfigError(problems)
 
 
 def spelled_out(arguments: list[str]) -> list[str]:

@@ -38,6 +38,15 @@ def _known_fields() -> dict[str, Field]:
 
 KNOWN = _known_fields()
 
+_TARGET_STEP = "A rollout is n_envs x n_steps here: set n_steps to as many steps over n_envs."
+ELSEWHERE = {
+    "target_step": _TARGET_STEP,
+    "base_target_step": _TARGET_STEP,
+    "if_per_or_gae": "PPO always estimates advantages by GAE (gae_lambda); with algo dqn, per is "
+    "prioritised replay. Leave it out.",
+}
+"""Words of other libraries for which there is no one setting, and what to do instead."""
+
 
 def find_field(key: str) -> Field | None:
     """The setting that `key` names, written with `-` or `_`; None if there is none."""
@@ -46,6 +55,8 @@ def find_field(key: str) -> Field | None:
 
 def suggest(word: object, known: Iterable[str]) -> str:
     """What `word` may have been meant for, or all that is known."""
+    if str(word) in ELSEWHERE:
+        return f" {ELSEWHERE[str(word)]}"
     return near(word, known) or f" Known: {', '.join(known)}."
 
 

@@ -141,7 +141,7 @@ class ComputeSettings:
 class RunSettings:
     """Run: how long, what to keep, when to look."""
 
-    timesteps: Annotated[int, COUNT, also("total_timesteps", "n_timesteps")] = 100_000
+    timesteps: Annotated[int, COUNT, also("total_timesteps")] = 100_000
     """Environment steps to train for, over all environments; rounded up to whole rollouts."""
     seed: Annotated[int, COUNT] = 0
     """Seeds the environments, the policy and the shuffling."""

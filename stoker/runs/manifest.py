@@ -123,7 +123,7 @@ def refuse_pickle(path: Path, head: bytes) -> None:
         raise CheckpointError(
             f"{path} looks like a Python pickle; Stoker never unpickles, because that runs "
             "whatever code the file holds. Nothing in it was run. Load a checkpoint that Stoker "
-            "wrote."
+            "wrote; a model of Stable-Baselines3 becomes one with stoker import."
         )
 
 

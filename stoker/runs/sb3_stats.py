@@ -16,10 +16,13 @@ from stoker.errors import ModelFileError
 
 RECIPE = """\
 import pathlib, pickle, numpy as np
+
 v = pickle.loads(pathlib.Path("vecnormalize.pkl").read_bytes())
-kept = ("norm_obs", "norm_reward", "clip_obs", "clip_reward", "epsilon")
-np.savez("stats.npz", mean=v.obs_rms.mean, var=v.obs_rms.var, count=v.obs_rms.count,
-         ret_var=v.ret_rms.var, ret_count=v.ret_rms.count, **{k: getattr(v, k) for k in kept})"""
+names = ("norm_obs", "norm_reward", "clip_obs", "clip_reward", "epsilon")
+kept = {name: getattr(v, name) for name in names}
+kept |= {"mean": v.obs_rms.mean, "var": v.obs_rms.var, "count": v.obs_rms.count}
+kept |= {"ret_var": v.ret_rms.var, "ret_count": v.ret_rms.count}
+np.savez("stats.npz", **kept)"""
 _SIZE_LIMIT = 64 << 20
 _CLIP, _EPSILON = 10.0, 1e-8
 _NAMES = ("mean", "var", "count", "ret_var", "ret_count", "norm_obs", "norm_reward")

@@ -61,7 +61,6 @@ def test_a_setting_equal_to_the_default_still_beats_the_preset() -> None:
         ("update_epochs", 7, "ppo", "n_epochs"),
         ("repeat_times", 7, "ppo", "n_epochs"),
         ("worker_num", 4, "env", "n_envs"),
-        ("n_timesteps", 12_345, "run", "timesteps"),
         ("lr", 0.25, "ppo", "learning_rate"),
         ("minibatch_size", 32, "ppo", "batch_size"),
     ],
