@@ -8,7 +8,7 @@ import re
 from typing import Any, NamedTuple
 
 from stoker.config.algorithms import DQNSettings
-from stoker.config.check import largest_divisor
+from stoker.config.check import MOST_ROWS, largest_divisor
 from stoker.errors import ModelFileError
 from stoker.nn.encoders import ACTIVATIONS
 from stoker.runs.sb3_stats import ForeignStats
@@ -22,6 +22,7 @@ _OWN_POLICIES = {
 """The activation of the policies that Stable-Baselines3 ships, where none is asked for."""
 _PLAIN_EXTRACTORS = ("FlattenExtractor", "CombinedExtractor")
 _MOST_ENVS = 1024
+_MAY_BE_NONE = ("target_kl", "clip_range_vf")
 _ALIKE = {
     "ppo": {
         **{name: name for name in ("n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda")},
@@ -78,11 +79,17 @@ def origin_of(model: ForeignModel, activation: str | None, stats: ForeignStats |
         **taken,
         **network,
     }
-    if algo == "ppo" and {"n_steps", "batch_size"} <= set(settings):
-        total = settings["n_envs"] * settings["n_steps"]
-        if total >= 1 and isinstance(settings["batch_size"], int):
-            settings["batch_size"] = largest_divisor(total, settings["batch_size"])
+    if algo == "ppo":
+        settings |= _dividing(settings)
     return Origin(settings, ("algo", *network), unread, steps)
+
+
+def _dividing(settings: dict[str, Any]) -> dict[str, Any]:
+    """A minibatch that divides the rollout: there, the last one may be smaller than the rest."""
+    n_steps, wanted = (_count(settings.get(name)) for name in ("n_steps", "batch_size"))
+    if not n_steps or not wanted or (total := settings["n_envs"] * n_steps) > MOST_ROWS:
+        return {}
+    return {"batch_size": largest_divisor(total, wanted)}
 
 
 def _taken_over(facts: dict[str, Any], algo: str) -> tuple[dict[str, Any], list[str]]:
@@ -93,7 +100,7 @@ def _taken_over(facts: dict[str, Any], algo: str) -> tuple[dict[str, Any], list[
         if theirs not in facts:
             continue
         value = _number(facts[theirs])
-        if value is None and facts[theirs] is not None:
+        if value is None and (facts[theirs] is not None or ours not in _MAY_BE_NONE):
             unread.append(ours)
         else:
             taken[ours] = value
@@ -116,7 +123,10 @@ def _number(value: Any) -> Any:
             value = float(said[1]) if said else None
         except ValueError:
             return None
-    plain = isinstance(value, int | float) and math.isfinite(value)
+    try:
+        plain = isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # a whole number past all floats
+        plain = False
     return value if plain else None
 
 

@@ -206,6 +206,38 @@ def test_flags_go_over_what_the_model_was_trained_with(tmp_path: Path) -> None:
     assert (config.ppo.learning_rate, config.run.timesteps) == (1e-5, 5000)
 
 
+def test_what_is_kept_as_code_is_named_and_left_to_the_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = sb3_models.trained("PPO", "CartPole-v1", 64, learning_rate=lambda left: 1e-3 * left)
+    run = imported(theirs, "CartPole-v1", tmp_path)
+    assert "learning_rate: kept there as code, which is not run" in capsys.readouterr().out
+    assert PPO.load(run, device="cpu").config.ppo.learning_rate == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"n_steps": 10**18}, "it must be at most 2,147,483,648"),
+        ({"n_steps": -4}, "n_steps is -4; it must be 1 or more"),
+        ({"gamma": 7}, "gamma is 7; it must lie between 0 and 1"),
+        ({"policy_kwargs": 3}, "Which activation hostile.zip has is not known: it names none"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    facts: dict[str, Any],
+    says: str,
+    cart_pole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def change(entries: dict[str, bytes]) -> None:
+        sb3_models.with_facts(entries, facts)
+
+    hostile = sb3_models.rewritten(cart_pole, tmp_path / "hostile.zip", change)
+    assert says in _refused(capsys, str(hostile), "--env", "CartPole-v1")
+
+
 def _refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with pytest.raises(SystemExit) as left:
         main(["import", *words, "--device", "cpu"])
