@@ -1,10 +1,11 @@
-# Two commands: `make train` and `make test`. Both set up what they need; a second call is quick.
+# `make train`, `make test` and `make docs` set up what they need; a second call is quick.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: train test lint clean
+.PHONY: train test docs lint clean
 
 train: $(READY)
 	$(BIN)/stoker train --env CartPole-v1 --timesteps 100k --require-reward 475
@@ -12,6 +13,10 @@ train: $(READY)
 test: lint
 	$(BIN)/python -m pytest -m 'not alone' --numprocesses 2 --dist worksteal
 	$(BIN)/python -m pytest -m alone
+
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'site/index.html'
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -24,5 +29,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
 	touch $(READY)
 
+$(DOCS_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $(DOCS_READY)
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info
