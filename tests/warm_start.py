@@ -1,4 +1,4 @@
-"""Runs `python -m stoker` again and again, from a process that has imported torch already.
+"""Runs `python -m stoker`, or a script, again and again, from a process that has imported torch.
 
 Importing it takes seconds, which a test of what a command says and leaves need not wait for. This
 process forks for each command; the fork begins in stoker's own code, and ends as any Python does.
@@ -31,15 +31,18 @@ class WarmStart:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
-        self, words: tuple[str, ...], folder: Path, seconds: float
+        self, words: tuple[str, ...], folder: Path, seconds: float, script: bool = False
     ) -> subprocess.CompletedProcess[str]:
         """`python -m stoker WORDS` in `folder`, once all who could write what it says have ended.
+
+        With `script` it is `python WORDS`.
 
         `TimeoutError` if they do not in so many seconds; they are killed then.
         """
         if self._process is None:
             self._start()
         order = {"words": words, "folder": str(folder), "environ": dict(os.environ)}
+        order["program"] = words[0] if script else "stoker"
         (out, says_out), (error, says_error) = os.pipe(), os.pipe()
         socket.send_fds(self._orders, [json.dumps(order).encode()], [says_out, says_error])
         os.close(says_out)
@@ -84,7 +87,7 @@ def _become(order: dict[str, Any], says: list[int]) -> None:
         os.dup2(place, number)
         os.close(place)
     sys.path[0] = order["folder"]
-    sys.argv = ["stoker", *order["words"]]
+    sys.argv = ["stoker", *order["words"]] if order["program"] == "stoker" else order["words"]
     importlib.invalidate_caches()
 
 
@@ -112,4 +115,7 @@ if __name__ == "__main__":
     _server = os.getpid()
     _serve(socket.socket(fileno=int(sys.argv[1])))
     if os.getpid() != _server:
-        runpy.run_module("stoker", run_name="__main__", alter_sys=True)
+        if sys.argv[0] == "stoker":
+            runpy.run_module("stoker", run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
