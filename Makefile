@@ -15,8 +15,7 @@ test: lint
 	$(BIN)/python -m pytest -m alone
 
 docs: $(DOCS_READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo 'site/index.html'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .
