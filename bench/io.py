@@ -6,7 +6,6 @@ each; and what one that stops for 5 s costs the others. A step waits and does no
 
 from __future__ import annotations
 
-import asyncio
 import os
 import statistics
 import time
@@ -14,49 +13,18 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import psutil
-from gymnasium import spaces
 
 from bench.record import Cases, Row
 from bench.turns import by_turns, is_worker, middle_ratio, version_of
+from bench.waiting import Awaiting, Waiting
 from stoker.pools.choose import probe
 from stoker.pools.process import ProcessPool
 from stoker.pools.worker import Waits
 
 _IN_FLIGHT, _COROUTINES, _PROCESSES = 256, 1024, 32
 _REPEATS, _SECONDS = 5, 4.0
-_LONG_S = 5.0
-
-
-class Waiting(gymnasium.Env[Any, Any]):
-    """Waits for `seconds` a step; the action 1 takes `long_s` more."""
-
-    observation_space = spaces.Box(-1, 1, (8,), np.float32)
-    action_space: spaces.Space[Any] = spaces.Discrete(2)
-
-    def __init__(self, seconds: float = 0.05, long_s: float = _LONG_S) -> None:
-        self.seconds, self.long_s = seconds, long_s
-        self.obs = np.linspace(-1, 1, 8, dtype=np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.obs, {}
-
-    def step(self, action: Any) -> Any:
-        time.sleep(self.seconds + self.long_s * int(action == 1))
-        return self.obs, 0.0, False, False, {}
-
-
-class Awaiting(Waiting):
-    """The same as coroutines."""
-
-    async def reset(self, **given: Any) -> Any:  # type: ignore[override]
-        return self.obs, {}
-
-    async def step(self, action: Any) -> Any:  # type: ignore[override]
-        await asyncio.sleep(self.seconds + self.long_s * int(action == 1))
-        return self.obs, 0.0, False, False, {}
 
 
 def _latency(seconds: float) -> Iterator[Row]:

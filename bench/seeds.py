@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from stoker.runs.reader import read_metrics
 
 SEEDS = range(5)
-_T_95 = 2.776  # of Student's distribution with 4 degrees of freedom
+_T_95_BY_COUNT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Of Student's distribution, with one degree of freedom less than there are values."""
+_T_95 = _T_95_BY_COUNT[len(SEEDS)]
 
 
 class Trained(NamedTuple):
@@ -63,6 +65,15 @@ def mean_of(values: Sequence[float]) -> Mean:
     """One value a seed."""
     mean, half = statistics.mean(values), _T_95 * _error(values)
     return Mean(*(round(x, 2) for x in (mean, mean - half, mean + half)))
+
+
+def interval(values: Sequence[float]) -> list[float] | None:
+    """The ends of a 95 % confidence interval of the mean of 2 to 5 values; None of fewer."""
+    if len(values) < 2:
+        return None
+    mean = statistics.mean(values)
+    half = _T_95_BY_COUNT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    return [round(mean - half, 2), round(mean + half, 2)]
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Mean:

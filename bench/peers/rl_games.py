@@ -1,39 +1,43 @@
-"""rl_games: its `Runner` with its PPO, on our tensor environments."""
+"""rl_games: its `Runner` with its PPO."""
 
 from __future__ import annotations
 
 import tempfile
 from typing import Any
 
+from gymnasium import spaces
 from rl_games.common import env_configurations, vecenv
 from rl_games.common.algo_observer import AlgoObserver
 from rl_games.common.ivecenv import IVecEnv
 from rl_games.torch_runner import Runner
 from torch import Tensor
 
+from bench.peers import on_torch
 from bench.peers.child import Stretches, Task, main
-from bench.peers.on_torch import DEVICE, open_envs, seen, set_up, wait
+from bench.peers.on_torch import DEVICE, open_envs, set_up, wait
 
 _KIND = "STOKER"
 
 
 class Envs(IVecEnv):
-    """Our pool as rl_games takes environments."""
+    """Ours as rl_games takes environments; several discrete actions are a `Tuple` to it."""
 
-    def __init__(self, name: str, n: int) -> None:
-        self._env, self._pool = open_envs(name, n)
+    def __init__(self, envs: on_torch.Envs) -> None:
+        self._envs = envs
 
     def reset(self) -> Tensor:
-        return seen(self._pool)
+        return self._envs.obs
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-        led_to = self._pool.advance(actions[:, None])
-        over = led_to.terminated | led_to.truncated
-        return seen(self._pool), led_to.reward, over, {"time_outs": led_to.truncated}
+        led_to = self._envs.step(actions[:, None] if actions.dim() == 1 else actions)
+        return led_to.obs, led_to.reward, led_to.over, {"time_outs": led_to.truncated}
 
     def get_env_info(self) -> dict[str, Any]:
-        spaces = ("observation_space", "action_space")
-        return {name: getattr(self._env, name) for name in spaces} | {"agents": 1, "value_size": 1}
+        actions = self._envs.action_space
+        if len(self._envs.choices) > 1:
+            actions = spaces.Tuple([spaces.Discrete(n) for n in self._envs.choices])
+        known = {"observation_space": self._envs.observation_space, "action_space": actions}
+        return known | {"agents": 1, "value_size": 1}
 
 
 class Watch(AlgoObserver):
@@ -56,27 +60,43 @@ class Watch(AlgoObserver):
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    vecenv.register(_KIND, lambda name, n, **_: Envs(name, n))
+    set_up(task)
+    envs = open_envs(task)
+    stretches.reward = envs.tally.read
+    vecenv.register(_KIND, lambda *_, **__: Envs(envs))
     env_configurations.register(task.env, {"vecenv_type": _KIND, "env_creator": None})
     runner = Runner(Watch(stretches))
-    set_up(task.precision)
     with tempfile.TemporaryDirectory() as folder:
-        runner.load({"params": _settings(task, folder)})
+        runner.load({"params": _settings(task, folder, envs.choices)})
         runner.run({"train": True})
+    envs.close()
 
 
-def _settings(task: Task, folder: str) -> dict[str, Any]:
+def _kind(choices: tuple[int, ...]) -> tuple[str, str, dict[str, Any]]:
+    """Its names for the algorithm and the model, and what it wants to know of the actions."""
+    if len(choices) == 1:
+        return "a2c_discrete", "discrete_a2c", {"discrete": None}
+    if choices:
+        return "a2c_discrete", "multi_discrete_a2c", {"multi_discrete": None}
+    numbers = {
+        "mu_activation": "None",
+        "sigma_activation": "None",
+        "mu_init": {"name": "default"},
+        "sigma_init": {"name": "const_initializer", "val": 0.0},
+        "fixed_sigma": True,
+    }
+    return "a2c_continuous", "continuous_a2c_logstd", {"continuous": numbers}
+
+
+def _settings(task: Task, folder: str, choices: tuple[int, ...]) -> dict[str, Any]:
     mlp = {"units": list(task.arch), "activation": "tanh", "initializer": {"name": "default"}}
+    algorithm, model, space = _kind(choices)
     return {
+        "seed": task.seed,
         "torch_threads": 1,
-        "algo": {"name": "a2c_discrete"},
-        "model": {"name": "discrete_a2c"},
-        "network": {
-            "name": "actor_critic",
-            "separate": True,
-            "space": {"discrete": None},
-            "mlp": mlp,
-        },
+        "algo": {"name": algorithm},
+        "model": {"name": model},
+        "network": {"name": "actor_critic", "separate": True, "space": space, "mlp": mlp},
         "config": {
             "name": "peer",
             "env_name": task.env,
@@ -86,10 +106,10 @@ def _settings(task: Task, folder: str) -> dict[str, Any]:
             "ppo": True,
             "num_actors": task.envs,
             "horizon_length": task.steps,
-            "minibatch_size": task.batch // 4,
-            "mini_epochs": 4,
+            "minibatch_size": task.minibatch,
+            "mini_epochs": task.epochs,
             "max_epochs": 10**9,
-            "learning_rate": 3e-4,
+            "learning_rate": task.lr,
             "lr_schedule": None,
             "gamma": 0.99,
             "tau": 0.95,
@@ -97,6 +117,7 @@ def _settings(task: Task, folder: str) -> dict[str, Any]:
             "clip_value": False,
             "critic_coef": 1,
             "entropy_coef": 0.0,
+            "bounds_loss_coef": 0.0,
             "truncate_grads": True,
             "grad_norm": 0.5,
             "normalize_advantage": True,

@@ -1,6 +1,6 @@
-"""rsl_rl: its `OnPolicyRunner` with its PPO, on our tensor environments.
+"""rsl_rl: its `OnPolicyRunner` with its PPO.
 
-It knows continuous actions alone, so the sign of one decides between the two of CartPole.
+It knows continuous actions alone, so the sign of one decides between two, as of CartPole.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from rsl_rl.runners import OnPolicyRunner
 from tensordict import TensorDict
 from torch import Tensor
 
+from bench.peers import on_torch
 from bench.peers.child import Stretches, Task, main
-from bench.peers.on_torch import DEVICE, open_envs, seen, set_up, wait
-from stoker.pools.tensor import TensorPool
+from bench.peers.on_torch import DEVICE, open_envs, set_up, wait, width_of
 
 
 class Envs(VecEnv):
-    """Our pool as rsl_rl takes environments."""
+    """Ours as rsl_rl takes environments."""
 
-    num_actions, max_episode_length = 1, 500
+    max_episode_length = 500
 
-    def __init__(self, pool: TensorPool) -> None:
-        assert pool.spec.action.nvec == (2,), "only for environments with two actions"
-        self._pool, self.num_envs, self.device = pool, pool.n_envs, DEVICE
+    def __init__(self, envs: on_torch.Envs) -> None:
+        assert envs.choices in ((2,), ()), "only for two actions, or for those that are numbers"
+        self.num_actions = 1 if envs.choices else width_of(envs.action_space)
+        self._envs, self.num_envs, self.device = envs, envs.n, DEVICE
         self.cfg: dict[str, Any] = {}
-        self.episode_length_buf = torch.zeros(pool.n_envs, dtype=torch.int64, device=DEVICE)
+        self.episode_length_buf = torch.zeros(envs.n, dtype=torch.int64, device=DEVICE)
 
     def get_observations(self) -> TensorDict:
-        return TensorDict({"policy": seen(self._pool)}, batch_size=[self.num_envs])
+        return TensorDict({"policy": self._envs.obs}, batch_size=[self.num_envs])
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
-        led_to = self._pool.advance((actions > 0).long())
-        over = (led_to.terminated | led_to.truncated).long()
+        led_to = self._envs.step((actions > 0).long() if self._envs.choices else actions)
+        over = led_to.over.long()
         return self.get_observations(), led_to.reward, over, {"time_outs": led_to.truncated}
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task.precision)
-    _, pool = open_envs(task.env, task.envs)
+    set_up(task)
+    envs = open_envs(task)
+    stretches.reward = envs.tally.read
     net = {
         "class_name": "rsl_rl.models.MLPModel",
         "hidden_dims": list(task.arch),
@@ -52,10 +54,10 @@ def train(task: Task, stretches: Stretches) -> None:
     settings = {
         "algorithm": {
             "class_name": "rsl_rl.algorithms.PPO",
-            "num_learning_epochs": 4,
-            "num_mini_batches": 4,
+            "num_learning_epochs": task.epochs,
+            "num_mini_batches": task.minibatches,
             "schedule": "fixed",
-            "learning_rate": 3e-4,
+            "learning_rate": task.lr,
             "use_mixed_precision": task.precision == "bf16",
         },
         "actor": {**net, "distribution_cfg": noise},
@@ -63,8 +65,9 @@ def train(task: Task, stretches: Stretches) -> None:
         "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
         "num_steps_per_env": task.steps,
         "save_interval": 10**9,
+        "torch_compile_mode": "default" if task.own else None,
     }
-    runner = OnPolicyRunner(Envs(pool), settings, log_dir=None, device=str(DEVICE))
+    runner = OnPolicyRunner(Envs(envs), settings, log_dir=None, device=str(DEVICE))
 
     def once() -> None:
         with redirect_stdout(StringIO()):  # a page an iteration
@@ -72,6 +75,7 @@ def train(task: Task, stretches: Stretches) -> None:
         wait()
 
     stretches.run(once)
+    envs.close()
 
 
 if __name__ == "__main__":

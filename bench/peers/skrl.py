@@ -1,41 +1,47 @@
-"""skrl: its `SequentialTrainer` with its PPO, on our tensor environments."""
+"""skrl: its `SequentialTrainer` with its PPO."""
 
 from __future__ import annotations
 
 import tempfile
 from typing import Any
 
+import torch
 from skrl.agents.torch.ppo import PPO, PPO_CFG
 from skrl.envs.wrappers.torch import Wrapper
 from skrl.memories.torch import RandomMemory
-from skrl.models.torch import CategoricalMixin, DeterministicMixin, Model, MultiCategoricalMixin
+from skrl.models.torch import (
+    CategoricalMixin,
+    DeterministicMixin,
+    GaussianMixin,
+    Model,
+    MultiCategoricalMixin,
+)
 from skrl.trainers.torch import SequentialTrainer
 from torch import Tensor
 
+from bench.peers import on_torch
 from bench.peers.child import Stretches, Task, main
-from bench.peers.on_torch import DEVICE, network, open_envs, seen, set_up, wait
-from stoker.pools.tensor import TensorPool
-from stoker.types import TensorEnv
+from bench.peers.on_torch import DEVICE, network, open_envs, set_up, wait, width_of
 
 
 class Envs(Wrapper):
-    """Our pool as skrl takes environments."""
+    """Ours as skrl takes environments."""
 
-    def __init__(self, env: TensorEnv, pool: TensorPool) -> None:
-        super().__init__(env)  # which has the spaces
-        self._pool, self._device = pool, DEVICE
+    def __init__(self, envs: on_torch.Envs) -> None:
+        super().__init__(envs)  # which has the spaces
+        self._envs, self._device = envs, DEVICE
 
     @property
     def num_envs(self) -> int:
-        return self._pool.n_envs
+        return self._envs.n
 
     def reset(self) -> tuple[Tensor, dict[str, Any]]:
-        return seen(self._pool), {}
+        return self._envs.obs, {}
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-        led_to = self._pool.advance(actions)
+        led_to = self._envs.step(actions)
         ended = led_to.terminated[:, None], led_to.truncated[:, None]
-        return seen(self._pool), led_to.reward[:, None], *ended, {}
+        return led_to.obs, led_to.reward[:, None], *ended, {}
 
     def state(self) -> None:
         """There is none besides what is seen."""
@@ -69,24 +75,40 @@ class ActorOfMany(MultiCategoricalMixin, _Network):
         MultiCategoricalMixin.__init__(self, unnormalized_log_prob=True)
 
 
+class ActorOfNumbers(GaussianMixin, _Network):
+    def __init__(self, *given: Any) -> None:
+        _Network.__init__(self, *given)
+        GaussianMixin.__init__(self)
+        self.log_std = torch.nn.Parameter(torch.zeros(self.num_actions))
+
+    def compute(self, inputs: dict[str, Any], role: str) -> tuple[Tensor, dict[str, Any]]:
+        return self.net(inputs["observations"]), {"log_std": self.log_std}
+
+
 class Critic(DeterministicMixin, _Network):
     def __init__(self, *given: Any) -> None:
         _Network.__init__(self, *given)
         DeterministicMixin.__init__(self)
 
 
+def _actor(envs: Envs, arch: tuple[int, ...], choices: tuple[int, ...]) -> Model:
+    if not choices:
+        return ActorOfNumbers(envs, arch, width_of(envs.action_space))
+    return (Actor if len(choices) == 1 else ActorOfMany)(envs, arch, sum(choices))
+
+
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task.precision)
-    env, pool = open_envs(task.env, task.envs)
-    envs = Envs(env, pool)
-    choices = pool.spec.action.nvec
-    actor = (Actor if len(choices) == 1 else ActorOfMany)(envs, task.arch, sum(choices))
+    set_up(task)
+    ours = open_envs(task)
+    envs = Envs(ours)
+    actor = _actor(envs, task.arch, ours.choices)
+    stretches.reward = ours.tally.read
     with tempfile.TemporaryDirectory() as folder:
         settings = PPO_CFG(
             rollouts=task.steps,
-            learning_epochs=4,
-            mini_batches=4,
-            learning_rate=3e-4,
+            learning_epochs=task.epochs,
+            mini_batches=task.minibatches,
+            learning_rate=task.lr,
             mixed_precision=task.precision == "bf16",
         )
         settings.experiment.directory = folder
@@ -109,6 +131,7 @@ def train(task: Task, stretches: Stretches) -> None:
             wait()
 
         stretches.run(once)
+    ours.close()
 
 
 if __name__ == "__main__":

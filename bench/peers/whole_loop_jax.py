@@ -29,9 +29,8 @@ _GRAVITY, _FORCE, _STEP_S = 9.8, 10.0, 0.02
 _POLE_MASS, _MASS, _HALF_LENGTH = 0.1, 1.1, 0.5
 _FARTHEST, _STEEPEST, _LONGEST = 2.4, 12 * 2 * math.pi / 360, 500
 
-_EPOCHS, _MINIBATCHES = 4, 4
 _GAMMA, _LAMBDA, _CLIP, _VALUE_WEIGHT = 0.99, 0.95, 0.2, 0.5
-_RATE, _MOST_GRADIENT = 3e-4, 0.5
+_MOST_GRADIENT = 0.5
 _ADAM_MEAN, _ADAM_SQUARE, _ADAM_EPS = 0.9, 0.999, 1e-5
 
 Weights = dict[str, list[dict[str, Array]]]
@@ -54,6 +53,7 @@ class Learner(NamedTuple):
     envs: Envs
     key: Array
     ended: Array  # episodes of the last rollout
+    lived: Array  # steps of those, all together
 
 
 class Rows(NamedTuple):
@@ -65,6 +65,7 @@ class Rows(NamedTuple):
     final_obs: Array
     terminated: Array
     over: Array
+    age: Array
 
 
 class Judged(NamedTuple):
@@ -105,7 +106,7 @@ def initial(key: Array, n: int, arch: tuple[int, ...]) -> Learner:
     weights = {"actor": _layers(actor, arch, 2, 0.01), "critic": _layers(critic, arch, 1, 1.0)}
     mean, square = (jax.tree.map(jnp.zeros_like, weights) for _ in range(2))
     nothing = jnp.zeros((), jnp.int32)
-    return Learner(weights, mean, square, nothing, fresh(place, n), key, nothing)
+    return Learner(weights, mean, square, nothing, fresh(place, n), key, nothing, nothing)
 
 
 def _layers(key: Array, arch: tuple[int, ...], outputs: int, last: float) -> list[dict[str, Array]]:
@@ -118,8 +119,9 @@ def _layers(key: Array, arch: tuple[int, ...], outputs: int, last: float) -> lis
     ]
 
 
-def iterate(learner: Learner, _: None, *, n: int, steps: int, dtype: Any) -> tuple[Learner, None]:
+def iterate(learner: Learner, _: None, *, task: Task, dtype: Any) -> tuple[Learner, None]:
     """Collect a rollout and learn from it."""
+    n, steps = task.envs, task.steps
     key, collecting, shuffling = jax.random.split(learner.key, 3)
     act = partial(_act, learner.weights, n, dtype)
     envs, rows = lax.scan(act, learner.envs, jax.random.split(collecting, steps))
@@ -128,11 +130,12 @@ def iterate(learner: Learner, _: None, *, n: int, steps: int, dtype: Any) -> tup
 
     def epoch(held: Learner, key: Array) -> tuple[Learner, None]:
         order = jax.random.permutation(key, n * steps)
-        batches = jax.tree.map(lambda v: v[order].reshape(_MINIBATCHES, -1, *v.shape[1:]), flat)
-        return lax.scan(partial(_update, dtype=dtype), held, batches)[0], None
+        batches = jax.tree.map(lambda v: v[order].reshape(task.minibatches, -1, *v.shape[1:]), flat)
+        return lax.scan(partial(_update, lr=task.lr, dtype=dtype), held, batches)[0], None
 
-    learner = learner._replace(envs=envs, key=key, ended=rows.over.sum())
-    return lax.scan(epoch, learner, jax.random.split(shuffling, _EPOCHS))
+    ended, lived = rows.over.sum(), (rows.over * rows.age).sum()
+    learner = learner._replace(envs=envs, key=key, ended=ended, lived=lived)
+    return lax.scan(epoch, learner, jax.random.split(shuffling, task.epochs))
 
 
 def _act(weights: Weights, n: int, dtype: Any, envs: Envs, key: Array) -> tuple[Envs, Rows]:
@@ -145,7 +148,7 @@ def _act(weights: Weights, n: int, dtype: Any, envs: Envs, key: Array) -> tuple[
         jnp.where(over[:, None], anew.motion, led_to.motion), jnp.where(over, 0, led_to.age)
     )
     log_prob = _log_prob(logits, action)
-    return after, Rows(envs.motion, action, log_prob, led_to.motion, fallen, over)
+    return after, Rows(envs.motion, action, log_prob, led_to.motion, fallen, over, led_to.age)
 
 
 def _judge(critic: list[dict[str, Array]], last: Array, rows: Rows, dtype: Any) -> Judged:
@@ -165,7 +168,7 @@ def _judge(critic: list[dict[str, Array]], last: Array, rows: Rows, dtype: Any) 
     return Judged(rows.obs, rows.action, rows.log_prob, advantage, advantage + value)
 
 
-def _update(learner: Learner, batch: Judged, dtype: Any) -> tuple[Learner, None]:
+def _update(learner: Learner, batch: Judged, lr: float, dtype: Any) -> tuple[Learner, None]:
     """One step of Adam."""
     gradient = jax.grad(_loss)(learner.weights, batch, dtype)
     norm = jnp.sqrt(sum(jnp.sum(part**2) for part in jax.tree.leaves(gradient)))
@@ -173,7 +176,7 @@ def _update(learner: Learner, batch: Judged, dtype: Any) -> tuple[Learner, None]
     updates = learner.updates + 1
     mean = _drawn_to(learner.mean, gradient, _ADAM_MEAN)
     square = _drawn_to(learner.square, jax.tree.map(jnp.square, gradient), _ADAM_SQUARE)
-    rate = _RATE / (1 - _ADAM_MEAN**updates)
+    rate = lr / (1 - _ADAM_MEAN**updates)
     scale = 1 / (1 - _ADAM_SQUARE**updates)
     weights = jax.tree.map(
         lambda w, m, s: w - rate * m / (jnp.sqrt(s * scale) + _ADAM_EPS),
@@ -214,13 +217,13 @@ def _log_prob(logits: Array, action: Array) -> Array:
 def program(task: Task) -> tuple[Learner, Callable[[Learner], Learner]]:
     """Untrained agents, and a round of training as one program."""
     dtype = jnp.bfloat16 if task.precision == "bf16" else jnp.float32
-    once = partial(iterate, n=task.envs, steps=task.steps, dtype=dtype)
+    once = partial(iterate, task=task, dtype=dtype)
 
     def many(learner: Learner) -> Learner:
         return lax.scan(once, learner, None, task.iterations)[0]
 
     begin = partial(initial, n=task.envs, arch=task.arch)
-    key = jax.random.key(0)
+    key = jax.random.key(task.seed)
     if task.agents == 1:
         return jax.jit(begin)(key), jax.jit(many, donate_argnums=0)
     keys = jax.random.split(key, task.agents)
@@ -241,6 +244,11 @@ def train(task: Task, stretches: Stretches) -> None:
         ended = max(int(learner.ended.sum()), 1)
         stretches.told["steps_per_episode"] = round(task.batch * task.agents / ended, 1)
 
+    def reward() -> float | None:
+        ended = int(learner.ended.sum())
+        return int(learner.lived.sum()) / ended if ended else None
+
+    stretches.reward = reward
     stretches.run(once)
 
 
