@@ -22,8 +22,8 @@ class Peer(NamedTuple):
     label: str
     module: str
     """In `bench.peers`."""
-    package: str
-    """As it is installed."""
+    package: str | None
+    """As it is installed; None where it is written here."""
     imported: tuple[str, ...]
     """Modules that it cannot do without."""
     cannot: Mapping[str, str] = {}
@@ -36,7 +36,7 @@ class Peer(NamedTuple):
     @property
     def name(self) -> str:
         """With its version."""
-        return self.label if self.package == self.module else named(self.package)
+        return named(self.package) if self.package else self.label
 
 
 PEERS: Mapping[str, Peer] = {
@@ -72,7 +72,7 @@ PEERS: Mapping[str, Peer] = {
     "cleanrl": Peer(
         "CleanRL's recipe",
         "single_file",
-        "single_file",
+        None,
         (),
         remarks={HOST: "with Gymnasium's AsyncVectorEnv"},
     ),
