@@ -105,7 +105,7 @@ CART_POLE = Work(
     2.5e-3,  # with 3e-4 the slower ones would need a quarter of a minute and more to the goal
     (200, 2),
     (2.0, 1.2),
-    Learning(_several(655_360, 20_480), 475.0, _several(8, 4)),
+    Learning(_several(655_360, 20_480), 475.0, _several(6, 4)),
 )
 MISSION = Work(
     "tensor, Mission",
@@ -122,7 +122,7 @@ MISSION = Work(
     Learning(
         _several(655_360, 4096),
         None,
-        _several(60, 20),
+        _several(45, 20),
         "where missions are won takes some tens of millions of steps, minutes for most peers",
     ),
 )
@@ -145,8 +145,8 @@ CHEETAH = Work(
     "cpu, HalfCheetah",
     "HalfCheetah-v5",
     (HOST, NUMBERS),
-    _several(64, 4),
-    64,
+    _several(16, 2),
+    256,
     (256, 256),
     4,
     4,
@@ -154,9 +154,9 @@ CHEETAH = Work(
     (4, 1),
     (2.0, 1.5),
     Learning(
-        _several(65_536, 2048),
+        _several(65_536, 4096),
         None,
-        _several(90, 30),
+        _several(45, 30),
         "a gait takes a million steps, minutes for every peer",
     ),
     needs="mujoco",
@@ -216,8 +216,8 @@ def _entrants(work: Work, peers: Iterable[Peer]) -> Iterator[Entrant]:
         asked = work.asked(quick)
         repeats = 3 if quick else 2
         yield Entrant(peer.name, peer.module, asked, repeats, alone=quick)
-        if peer.own:
-            name = f"{peer.name}, {peer.own}"
+        for kind in peer.own.keys() & set(work.kinds):
+            name = f"{peer.name}, {peer.own[kind]}"
             yield Entrant(name, peer.module, {**asked, "own": True}, repeats)
 
 
@@ -244,10 +244,7 @@ def _learner(
     quick = ours or module == "whole_loop_jax"
     rounds = 5 if quick and TENSORS in work.kinds and _ON_GPU else 1
     wanted: dict[str, object] = {"learn-steps": learning.steps, "seed": seed, "iterations": rounds}
-    if timed:
-        wanted |= {"goal": learning.goal, "most-s": learning.most_s}
-    else:
-        wanted |= {"most-s": 90}
+    wanted |= {"goal": learning.goal, "most-s": learning.most_s} if timed else {"most-s": 45}
     if ours:
         wanted |= dict(work.for_ours)
     elif HOST in work.kinds:

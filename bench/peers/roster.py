@@ -30,8 +30,9 @@ class Peer(NamedTuple):
     """Kinds of action and of environment, and why not."""
     remarks: Mapping[str, str] = {}
     """Likewise, what it does otherwise than the others."""
-    own: str | None = None
-    """What its documents advise for speed, where that differs from what all are given."""
+    own: Mapping[str, str] = {}
+    """What its documents advise for speed, where that differs from what all are given, by the kind
+    of environment it is for."""
 
     @property
     def name(self) -> str:
@@ -46,7 +47,7 @@ PEERS: Mapping[str, Peer] = {
         "stable-baselines3",
         ("stable_baselines3",),
         remarks={TENSORS: "what it collects lies on the host, so every step crosses over"},
-        own="networks on the CPU, as it advises for those without images",
+        own={HOST: "its networks on the CPU", WAITS: "its networks on the CPU"},
     ),
     "skrl": Peer("skrl", "skrl", "skrl", ("skrl",)),
     "rsl_rl": Peer(
@@ -56,7 +57,7 @@ PEERS: Mapping[str, Peer] = {
         ("rsl_rl", "tensordict"),
         cannot={MANY: _NO_COLUMNS},
         remarks={TWO: _ONE_SIGN},
-        own="torch_compile_mode: default",
+        own={TENSORS: "compiled"},
     ),
     "rl_games": Peer("rl_games", "rl_games", "rl-games", ("rl_games",)),
     "elegantrl": Peer(
@@ -88,7 +89,7 @@ PEERS: Mapping[str, Peer] = {
         "torch_rl",
         "torchrl",
         ("torchrl", "tensordict"),
-        own="compile_policy of its collector",
+        own={TENSORS: "its policy compiled"},
     ),
 }
 

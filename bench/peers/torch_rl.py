@@ -39,12 +39,13 @@ class Tensors(EnvBase):
         super().__init__(device=DEVICE, batch_size=torch.Size([envs.n]))
         self._envs = envs
         n, columns = envs.n, len(envs.choices)
+        nvec = torch.tensor(envs.choices, device=DEVICE)
         width = width_of(envs.observation_space)
         self.observation_spec = Composite(
             observation=Unbounded((n, width), device=DEVICE), shape=(n,), device=DEVICE
         )
         self.action_spec = MultiCategorical(
-            torch.tensor(envs.choices), shape=(n, columns), device=DEVICE, dtype=torch.int64
+            nvec, shape=(n, columns), device=DEVICE, dtype=torch.int64
         )
         self.reward_spec = Unbounded((n, 1), device=DEVICE)
         flag = Bounded(0, 1, (n, 1), dtype=torch.bool, device=DEVICE)
@@ -83,7 +84,7 @@ def _open(task: Task) -> EnvBase:
     if task.env.startswith("tensor/"):
         return Tensors(OnDevice(task))
     kind = SerialEnv if task.executor == "sync" else ParallelEnv
-    return kind(task.envs, lambda: _gymnasium(task.env), device=DEVICE)
+    return kind(task.envs, lambda: _gymnasium(task.env))
 
 
 def _actor(task: Task, env: EnvBase) -> ProbabilisticActor:
@@ -100,7 +101,7 @@ def _actor(task: Task, env: EnvBase) -> ProbabilisticActor:
         net = nn.Sequential(net, AddStateIndependentNormalScale(spaces.done, scale_lb=1e-8))
         keys, kind = ["loc", "scale"], {"distribution_class": IndependentNormal}
     module = TensorDictModule(net.to(DEVICE), in_keys=["observation"], out_keys=keys)
-    spec = env.full_action_spec_unbatched
+    spec = env.full_action_spec_unbatched.to(DEVICE)
     return ProbabilisticActor(module, in_keys=keys, spec=spec, return_log_prob=True, **kind)
 
 
@@ -118,7 +119,9 @@ def train(task: Task, stretches: Stretches) -> None:
         actor,
         frames_per_batch=task.batch,
         total_frames=_FOR_EVER,
-        device=DEVICE,
+        policy_device=DEVICE,
+        env_device=env.device,
+        storing_device=DEVICE,
         compile_policy={"mode": "default"} if task.own else False,
     )
     buffer = TensorDictReplayBuffer(

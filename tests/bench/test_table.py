@@ -106,7 +106,13 @@ def test_ours_is_first_and_then_the_quickest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(68_012_677, "68 M"), (12_609, "12,609"), (0.874, "0.874"), (3.5e9, "3,500 M"), (99.2, "99.2")],
+    [
+        (68_012_677, "68 M"),
+        (12_609, "12,609"),
+        (0.874, "0.874"),
+        (3.5e9, "3,500 M"),
+        (99.2, "99.2"),
+    ],
 )
 def test_numbers_read_well(value: float, text: str) -> None:
     assert table.number(value) == text
