@@ -77,6 +77,8 @@ class Stretches:
         self.task, self._answer = task, answer
         self.told: dict[str, Any] = {}
         """What else a trainer has to say."""
+        self.updates: Callable[[], int | None] = lambda: None
+        """Steps that its optimisers have made, where they are counted: all are to make as many."""
         self.reward: Callable[[], float | None] = lambda: None
         """The mean reward of the last episodes, which is asked for where it learns."""
         self._versions = {name: version(name) for name in packages}
@@ -123,7 +125,10 @@ class Stretches:
             yield True
             seconds = time.monotonic() - began
             curve.append(Point(seconds, curve[-1].steps + self.task.round_steps, self.reward()))
-        self._say({**learned(self.task, curve), "versions": self._versions, **self.told})
+        updates, iterations = self.updates(), len(curve) * self.task.iterations
+        made = None if updates is None else round(updates / iterations, 2)
+        found = {**learned(self.task, curve), "optimiser_steps": made}  # of an iteration
+        self._say({**found, "versions": self._versions, **self.told})
 
     def _report(self, iterations: int, began: float, ended: float) -> None:
         seconds = ended - began

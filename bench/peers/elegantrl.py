@@ -121,7 +121,7 @@ def _settings(task: Task, agent: type[AgentPPO], folder: Path) -> Config:
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task)
+    set_up(task, stretches)
     Tensors.task = task
     tally = Tally(task.envs)
     stretches.reward = tally.read

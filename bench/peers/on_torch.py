@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from bench.peers.child import Task
+from bench.peers.child import Stretches, Task
 from stoker.collect.on_device import DeviceEpisodes, count_episodes
 from stoker.envs.registry import EnvFactory, is_device_vector
 from stoker.pools.tensor import TensorPool, describe_tensor_env
@@ -25,8 +26,15 @@ from stoker.types import PLAIN
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def set_up(task: Task) -> None:
-    """TF32, unless float32 is asked for to the last bit; and one thread on the CPU, as ours has."""
+def set_up(task: Task, stretches: Stretches) -> None:
+    """TF32, unless float32 is asked for to the last bit; and one thread on the CPU, as ours has.
+
+    Whoever learns has its optimisers' steps counted.
+    """
+    if task.learn_steps:
+        made: list[None] = []
+        register_optimizer_step_post_hook(lambda *_: made.append(None))
+        stretches.updates = lambda: len(made)
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest" if task.precision == "fp32" else "high")
     torch.manual_seed(task.seed)

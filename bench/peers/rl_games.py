@@ -60,7 +60,7 @@ class Watch(AlgoObserver):
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task)
+    set_up(task, stretches)
     envs = open_envs(task)
     stretches.reward = envs.tally.read
     vecenv.register(_KIND, lambda *_, **__: Envs(envs))

@@ -68,7 +68,13 @@ PEERS: Mapping[str, Peer] = {
         cannot={
             MANY: "it has no several discrete actions, and its one discrete agent takes no vectors"
         },
-        remarks={TWO: f"{_ONE_SIGN} where there are several environments"},
+        remarks={
+            TWO: f"{_ONE_SIGN} where there are several environments",
+            **dict.fromkeys(
+                (TENSORS, HOST, WAITS),
+                "actor and critic have an optimiser each, so it makes twice as many steps of those",
+            ),
+        },
     ),
     "cleanrl": Peer(
         "CleanRL's recipe",

@@ -42,7 +42,7 @@ class Envs(VecEnv):
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task)
+    set_up(task, stretches)
     envs = open_envs(task)
     stretches.reward = envs.tally.read
     net = {

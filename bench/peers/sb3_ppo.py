@@ -92,7 +92,7 @@ def _open(task: Task) -> VecEnv:
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task)
+    set_up(task, stretches)
     tally = Tally(task.envs, torch.device("cpu"))
     stretches.reward = tally.read
     envs = _open(task)

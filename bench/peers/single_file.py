@@ -118,7 +118,7 @@ def iterate(agent: Agent, optimiser: torch.optim.Optimizer, envs: Envs, task: Ta
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task)
+    set_up(task, stretches)
     envs = open_envs(task)
     stretches.reward = envs.tally.read
     agent = Agent(envs, task.arch).to(DEVICE)

@@ -98,7 +98,7 @@ def _actor(envs: Envs, arch: tuple[int, ...], choices: tuple[int, ...]) -> Model
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task)
+    set_up(task, stretches)
     ours = open_envs(task)
     envs = Envs(ours)
     actor = _actor(envs, task.arch, ours.choices)

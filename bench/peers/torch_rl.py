@@ -106,7 +106,7 @@ def _actor(task: Task, env: EnvBase) -> ProbabilisticActor:
 
 
 def train(task: Task, stretches: Stretches) -> None:
-    set_up(task)
+    set_up(task, stretches)
     env = _open(task)
     actor = _actor(task, env)
     width = env.observation_spec["observation"].shape[-1]
@@ -133,7 +133,7 @@ def train(task: Task, stretches: Stretches) -> None:
         collector=collector,
         total_frames=_FOR_EVER,
         frame_skip=1,
-        optim_steps_per_batch=task.minibatches,
+        optim_steps_per_batch=None,  # until the minibatches of an epoch are used up
         num_epochs=task.epochs,
         loss_module=loss,
         optimizer=torch.optim.Adam(loss.parameters(), task.lr, eps=1e-5),

@@ -96,11 +96,12 @@ SMALL = {"env": "CartPole-v1", "envs": 8, "steps": 64, "executor": "sync", "iter
 
 
 def test_the_single_file_learns_cart_pole_a_little() -> None:
-    wanted = {"learn-steps": 20_000, "lr": 2e-3, "most-s": 60}
+    wanted = {"learn-steps": 12_000, "lr": 3e-3, "most-s": 60}
     entrant = Entrant("CleanRL's recipe", "single_file", {**SMALL, **wanted})
     [result] = race([entrant], at_once=True)
     assert result.failure is None
-    assert result.lines[0]["reward"] > 60  # an untrained policy has 20
+    assert result.lines[0]["reward"] > 45  # an untrained policy has 20
+    assert result.lines[0]["optimiser_steps"] == 16  # 4 epochs of 4 minibatches
     assert result.start_up_s is not None
     assert result.start_up_s > 0
 
