@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -31,6 +32,7 @@ _FARTHEST, _STEEPEST, _LONGEST = 2.4, 12 * 2 * math.pi / 360, 500
 
 _GAMMA, _LAMBDA, _CLIP, _VALUE_WEIGHT = 0.99, 0.95, 0.2, 0.5
 _MOST_GRADIENT = 0.5
+_WINDOW = 100  # episodes, as the others average them
 _ADAM_MEAN, _ADAM_SQUARE, _ADAM_EPS = 0.9, 0.999, 1e-5
 
 Weights = dict[str, list[dict[str, Array]]]
@@ -52,7 +54,7 @@ class Learner(NamedTuple):
     updates: Array
     envs: Envs
     key: Array
-    ended: Array  # episodes of the last rollout
+    ended: Array  # episodes of this round
     lived: Array  # steps of those, all together
 
 
@@ -133,7 +135,7 @@ def iterate(learner: Learner, _: None, *, task: Task, dtype: Any) -> tuple[Learn
         batches = jax.tree.map(lambda v: v[order].reshape(task.minibatches, -1, *v.shape[1:]), flat)
         return lax.scan(partial(_update, lr=task.lr, dtype=dtype), held, batches)[0], None
 
-    ended, lived = rows.over.sum(), (rows.over * rows.age).sum()
+    ended, lived = learner.ended + rows.over.sum(), learner.lived + (rows.over * rows.age).sum()
     learner = learner._replace(envs=envs, key=key, ended=ended, lived=lived)
     return lax.scan(epoch, learner, jax.random.split(shuffling, task.epochs))
 
@@ -220,7 +222,9 @@ def program(task: Task) -> tuple[Learner, Callable[[Learner], Learner]]:
     once = partial(iterate, task=task, dtype=dtype)
 
     def many(learner: Learner) -> Learner:
-        return lax.scan(once, learner, None, task.iterations)[0]
+        nothing = jnp.zeros_like(learner.ended)
+        anew = learner._replace(ended=nothing, lived=nothing)
+        return lax.scan(once, anew, None, task.iterations)[0]
 
     begin = partial(initial, n=task.envs, arch=task.arch)
     key = jax.random.key(task.seed)
@@ -242,11 +246,17 @@ def train(task: Task, stretches: Stretches) -> None:
         nonlocal learner
         learner = jax.block_until_ready(many(learner))
         ended = max(int(learner.ended.sum()), 1)
-        stretches.told["steps_per_episode"] = round(task.batch * task.agents / ended, 1)
+        stretches.told["steps_per_episode"] = round(task.round_steps / ended, 1)
+
+    rounds: deque[tuple[int, int]] = deque()
 
     def reward() -> float | None:
-        ended = int(learner.ended.sum())
-        return int(learner.lived.sum()) / ended if ended else None
+        """Of the last hundred episodes, and those that ended in the same round as the first."""
+        rounds.append((int(learner.lived.sum()), int(learner.ended.sum())))
+        while sum(ended for _, ended in rounds) - rounds[0][1] >= _WINDOW:
+            rounds.popleft()
+        lived, ended = (sum(column) for column in zip(*rounds, strict=True))
+        return lived / ended if ended else None
 
     stretches.reward = reward
     stretches.run(once)
