@@ -19,6 +19,7 @@ BENCHES = (
     "monitor",
     "overlap",
     "pack",
+    "parity",
     "peers",
     "pools",
     "population",

@@ -7,18 +7,16 @@ thread.
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from bench.peers.trial import Trial, in_process
 from bench.record import Cases, Row, named
-from bench.seeds import SEEDS, difference, mean_of, train_all
+from bench.seeds import SEEDS, difference, mean_of
 from bench.turns import by_turns, middle_ratio
 from stoker.config import resolve
+from stoker.config.schema import Config
 
 _TIME_LIMIT_S = 1200.0
 _ALIKE = {"double": False, "lr_schedule": "constant"}
@@ -26,25 +24,23 @@ _COMPARED = ("reward", "wall_s")
 
 
 def _beside_sb3(env: str, steps: int, network: str) -> Iterator[Row]:
-    alike = {**_ALIKE, "network_arch": network}
-    config = resolve({"algo": "dqn", "env": env, "device": "cpu", **alike}, on_gpu=False)
-    given = {
-        **dataclasses.asdict(config.learning),
-        "n_envs": config.env.n_envs,
-        "network_arch": config.network.network_arch,
-        "activation": config.network.activation,
-    }
+    ours: dict[str, Any] = {**_ALIKE, "network_arch": network, "device": "cpu"}
+    config = resolve({"algo": "dqn", "env": env, **ours}, on_gpu=False)
+    sizes = {"n_envs": config.env.n_envs, "n_steps": config.dqn.n_steps}
+    settings: dict[str, dict[str, Any]] = {"stoker": ours | sizes, "sb3": _in_their_words(config)}
     found: dict[str, dict[str, list[float]]] = {
         side: {what: [] for what in _COMPARED} for side in ("ours", "peer")
     }
 
-    def run(side: str, train: Any) -> float:
-        ended = train(env, steps, SEEDS[len(found[side]["reward"])], given)
+    def run(side: str, name: str) -> float:
+        seed = SEEDS[len(found[side]["reward"])]
+        trial = Trial(name, "DQN", env, steps, seed, config.env.n_envs, False, settings[name])
+        ended = in_process(trial, _TIME_LIMIT_S)
         for what in _COMPARED:
-            found[side][what].append(round(ended[what], 2))
-        return float(ended["wall_s"])
+            found[side][what].append(round(getattr(ended, what), 2))
+        return ended.wall_s
 
-    sides = {"ours": partial(run, "ours", _ours), "peer": partial(run, "peer", _sb3)}
+    sides = {"ours": partial(run, "ours", "stoker"), "peer": partial(run, "peer", "sb3")}
     took = by_turns(sides, len(SEEDS))
     rewards = {side: mean_of(values["reward"]) for side, values in found.items()}
     yield Row(
@@ -59,30 +55,34 @@ def _beside_sb3(env: str, steps: int, network: str) -> Iterator[Row]:
             "reward": rewards,
             "difference_and_interval": difference(found["ours"]["reward"], found["peer"]["reward"]),
             "seeds": found,
-            "settings": {name: given[name] for name in sorted(given)},
+            "settings": settings,
         },
     )
 
 
-def _ours(env: str, steps: int, seed: int, given: dict[str, Any]) -> dict[str, float]:
-    words = f"--algo dqn --no-double --lr-schedule constant --env {env} --timesteps {steps}"
-    network = ",".join(map(str, given["network_arch"]))
-    flags = [*words.split(), "--seed", str(seed), "--device", "cpu", "--network-arch", network]
-    (ended,) = train_all([flags], 1, _TIME_LIMIT_S)
-    seconds = ended.outcome["env_steps"] / ended.outcome["sps"]  # without the evaluation
-    return {"reward": ended.reward, "wall_s": seconds}
-
-
-def _sb3(env: str, steps: int, seed: int, given: dict[str, Any]) -> dict[str, float]:
-    words = [env, str(steps), str(seed), json.dumps(given)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "bench.peers.sb3_dqn", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=_TIME_LIMIT_S,
-        check=True,
-    )
-    return dict(json.loads(ended.stdout))
+def _in_their_words(config: Config) -> dict[str, Any]:
+    """With as many updates and moves of the target network as Stoker makes."""
+    dqn, network = config.dqn, config.network
+    return {
+        "learning_rate": dqn.learning_rate,
+        "buffer_size": dqn.buffer_size,
+        "learning_starts": dqn.learning_starts,
+        "batch_size": config.minibatch,
+        "gamma": dqn.gamma,
+        "train_freq": dqn.n_steps,
+        "gradient_steps": round(dqn.update_ratio * config.total_batch),
+        "n_steps": dqn.n_step_return,
+        # Its target moves while it collects, so at most once between the updates of two rollouts.
+        "target_update_interval": round(dqn.target_every / dqn.update_ratio),
+        "exploration_fraction": dqn.epsilon_fraction,
+        "exploration_initial_eps": dqn.epsilon_start,
+        "exploration_final_eps": dqn.epsilon_end,
+        "max_grad_norm": dqn.max_grad_norm,
+        "policy_kwargs": {
+            "net_arch": list(network.network_arch),
+            "activation_fn": network.activation,
+        },
+    }
 
 
 CASES: Cases = {

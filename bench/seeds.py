@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from stoker.runs.reader import read_metrics
 
 SEEDS = range(5)
-_T_95_BY_COUNT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Of Student's distribution, with one degree of freedom less than there are values."""
-_T_95 = _T_95_BY_COUNT[len(SEEDS)]
+_T_95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179]
+_T_95 += [2.160, 2.145, 2.131, 2.120, 2.110, 2.101]
+"""Of Student's distribution, with 1, 2 ... degrees of freedom; 18 are those of two times ten seeds.
+With more, the last is taken, which makes intervals wider than they need be."""
 
 
 class Trained(NamedTuple):
@@ -46,7 +47,7 @@ class Trained(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean over `SEEDS` and the ends of its 95 % confidence interval, rounded as shown."""
+    """A mean over seeds and the ends of its 95 % confidence interval, rounded as shown."""
 
     mean: float
     low: float
@@ -60,33 +61,43 @@ class Mean(NamedTuple):
         """Whether each mean lies within the other's interval."""
         return other.low <= self.mean <= other.high and self.low <= other.mean <= self.high
 
+    @property
+    def leaves_out_zero(self) -> bool:
+        return not self.low <= 0 <= self.high
+
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """One value a seed."""
-    mean, half = statistics.mean(values), _T_95 * _error(values)
-    return Mean(*(round(x, 2) for x in (mean, mean - half, mean + half)))
+    """One value a seed, of two seeds or more."""
+    return _around(statistics.mean(values), _t_95(len(values) - 1) * _error(values))
 
 
 def interval(values: Sequence[float]) -> list[float] | None:
-    """The ends of a 95 % confidence interval of the mean of 2 to 5 values; None of fewer."""
-    if len(values) < 2:
-        return None
-    mean = statistics.mean(values)
-    half = _T_95_BY_COUNT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
-    return [round(mean - half, 2), round(mean + half, 2)]
+    """The ends of a 95 % confidence interval of the mean; None of fewer than two values."""
+    return mean_of(values).ends if len(values) > 1 else None
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Mean:
-    """Of two means, one value a seed each. The interval is of 95 % or more: as many degrees of
-    freedom as one side has are the fewest that Welch's rule can give."""
+    """Of two means, one value a seed each, by Welch: the sides need not vary alike."""
     mean = statistics.mean(ours) - statistics.mean(theirs)
-    half = _T_95 * math.hypot(_error(ours), _error(theirs))
+    parts = [(_error(side) ** 2, len(side) - 1) for side in (ours, theirs)]
+    spread = sum(part for part, _ in parts)
+    if not spread:
+        return _around(mean, 0.0)
+    freedom = spread**2 / sum(part**2 / free for part, free in parts)
+    return _around(mean, _t_95(freedom) * math.sqrt(spread))
+
+
+def _around(mean: float, half: float) -> Mean:
     return Mean(*(round(x, 2) for x in (mean, mean - half, mean + half)))
+
+
+def _t_95(freedom: float) -> float:
+    """With whole degrees of freedom, rounded down: the interval is of 95 % or a little more."""
+    return _T_95[min(math.floor(freedom + 1e-9), len(_T_95)) - 1]
 
 
 def _error(values: Sequence[float]) -> float:
     """The standard error of their mean."""
-    assert len(values) == len(SEEDS), "for which _T_95 holds"
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
