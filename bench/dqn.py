@@ -64,6 +64,7 @@ def _in_their_words(config: Config) -> dict[str, Any]:
     """With as many updates and moves of the target network as Stoker makes."""
     dqn, network = config.dqn, config.network
     return {
+        "device": config.compute.device,
         "learning_rate": dqn.learning_rate,
         "buffer_size": dqn.buffer_size,
         "learning_starts": dqn.learning_starts,

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-_ALIKE = {"device": "cpu", "pool": "inline", "collect": "step", "monitor": False}
+_ALIKE = {"pool": "inline", "collect": "step", "monitor": False}
 """Stoker in one process and one thread, by turns, as Stable-Baselines3 does it."""
 
 
@@ -38,6 +38,7 @@ class Case:
     """Steps instead of the zoo's, where these would take too long; no schedule may fall then."""
     make: str = ""
     """What makes the environment, where its name does not."""
+    device: str = "cpu"
     apart: tuple[str, ...] = ()
     """In what the case differs from the zoo's, or the sides from each other."""
 
@@ -75,11 +76,15 @@ class PPOCase(Case):
     activation: str = "tanh"
     ortho_init: bool = True
     log_std_init: float = 0.0
+    images: bool = False
+    """Actor and critic share the convolutions, and a layer of 512 which Stable-Baselines3 has after
+    them by itself. The network is Stoker's alone then."""
 
     @property
     def ours(self) -> dict[str, Any]:
         return {
             **_ALIKE,
+            "device": self.device,
             "n_envs": self.n_envs,
             "n_steps": self.n_steps,
             "n_epochs": self.n_epochs,
@@ -100,11 +105,13 @@ class PPOCase(Case):
             "activation": self.activation,
             "ortho_init": self.ortho_init,
             "log_std_init": self.log_std_init,
+            "shared_trunk": self.images,
         }
 
     @property
     def theirs(self) -> dict[str, Any]:
         return {
+            "device": self.device,
             "n_steps": self.n_steps,
             "n_epochs": self.n_epochs,
             "batch_size": self.batch_size,
@@ -116,7 +123,7 @@ class PPOCase(Case):
             "vf_coef": self.vf_coef,
             "max_grad_norm": self.max_grad_norm,
             "policy_kwargs": {
-                "net_arch": list(self.network),
+                "net_arch": [] if self.images else list(self.network),
                 "activation_fn": self.activation,
                 "ortho_init": self.ortho_init,
                 "log_std_init": self.log_std_init,
@@ -148,6 +155,7 @@ class DQNCase(Case):
         ratio = self.gradient_steps / self.train_freq
         return {
             **_ALIKE,
+            "device": self.device,
             "n_envs": self.n_envs,
             "n_steps": self.train_freq,
             "update_ratio": ratio,
@@ -175,6 +183,7 @@ class DQNCase(Case):
     @property
     def theirs(self) -> dict[str, Any]:
         return {
+            "device": self.device,
             "train_freq": self.train_freq,
             "gradient_steps": self.gradient_steps,
             "batch_size": self.batch_size,
@@ -307,10 +316,12 @@ ZOO: tuple[Case, ...] = (
         network=(512,),
         activation="relu",
         seeds=3,
+        images=True,
         make=_PONG,
+        device="auto",
         apart=(
             "the zoo's settings are those of Atari's games, on PongNoFrameskip-v4",
-            "Stoker has two layers after the convolutions, 256-512 and shared, SB3 one of 512",
+            "after the convolutions Stoker has layers of 256 and 512, SB3 has one of 512",
         ),
     ),
     DQNCase(

@@ -45,22 +45,27 @@ class Curve:
     def __init__(self, steps: int) -> None:
         self._every, self._next = max(1, steps // _POINTS), 0
         self._began, self._cpu_began = time.perf_counter(), time.process_time()
+        self._wall_s = self._cpu_s = 0.0
         self._points: list[list[float]] = []
+        self._last: list[float] | None = None
 
     def note(self, steps: int, reward: float | None) -> None:
         """Called as often as one likes; a reward that is None is not known yet."""
-        self.wall_s = time.perf_counter() - self._began
-        self.cpu_s = time.process_time() - self._cpu_began
+        self._wall_s = time.perf_counter() - self._began
+        self._cpu_s = time.process_time() - self._cpu_began
         if reward is None:
             return
-        self._last = [steps, round(self.wall_s, 3), round(reward, 3)]
+        self._last = [steps, round(self._wall_s, 3), round(reward, 3)]
         if steps >= self._next:
             self._points.append(self._last)
             self._next = steps + self._every
 
     def ended(self, reward: float) -> Trained:
+        """With `reward` as evaluated."""
+        if self._last is None:
+            raise RuntimeError("No training episode came to its end; train for more steps.")
         points = self._points + [self._last] * (self._points[-1] is not self._last)
-        return Trained(reward, self._last[2], round(self.wall_s, 3), round(self.cpu_s, 3), points)
+        return Trained(reward, self._last[2], round(self._wall_s, 3), round(self._cpu_s, 3), points)
 
 
 def in_process(trial: Trial, limit_s: float) -> Trained:
@@ -122,8 +127,7 @@ def _train_theirs(trial: Trial) -> Trained:
     kind = {"PPO": sb3.PPO, "DQN": sb3.DQN}[trial.algo]
     train_on = envs(trial.n_envs, trial.seed, training=True)
     policy = "CnnPolicy" if len(train_on.observation_space.shape or ()) == 3 else "MlpPolicy"
-    device = {"device": "cpu", **settings}
-    model = kind(policy, train_on, seed=trial.seed, **device)
+    model = kind(policy, train_on, seed=trial.seed, **settings)
     curve = Curve(trial.steps)
     _learn(model, trial.steps, curve)
     judge_on = envs(1, trial.seed + 10_000, training=False)

@@ -42,8 +42,11 @@ def test_stoker_takes_its_settings_and_both_sides_have_the_same(case: Case) -> N
     ours, theirs = resolved(case).flat(), case.theirs
     names = PPO if isinstance(case, PPOCase) else DQN
     assert {name: ours[name] for name in names} == {n: theirs[names[n]] for n in names}
-    policy = theirs["policy_kwargs"]
+    policy = dict(theirs["policy_kwargs"])
+    if isinstance(case, PPOCase) and case.images:
+        policy["net_arch"] = [512]  # after SB3's convolutions, if it is told of no layer
     assert {name: ours[name] for name in POLICY} == {n: policy[POLICY[n]] for n in POLICY}
+    assert ours["device"] == theirs["device"]
     assert ours["n_envs"] == case.n_envs
     assert ours["normalize_obs"] == case.normalize
 
