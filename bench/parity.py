@@ -30,6 +30,7 @@ _TIME_LIMIT_S = 12 * 3600.0
 _AT_ONCE = len(os.sched_getaffinity(0))
 _ALONE = 0.95  # of a core: who has less shares it with others, and is no measure of time
 _SIDES = ("stoker", "sb3")
+_PACKAGES = ("stable-baselines3", "torch", "numpy", "gymnasium", "box2d", "mujoco", "ale-py")
 
 
 def trial_of(case: Case, side: str, seed: int) -> Trial:
@@ -77,13 +78,15 @@ def _row(case: Case, ours: list[Trained], theirs: list[Trained]) -> Row:
             "apart": [*case.apart, *_shortened(case)],
             "settings": {"ours": case.ours, "peer": case.theirs},
             "at_once": _AT_ONCE,
+            "packages": _packages(),
         },
     )
 
 
 def _time(both: dict[str, list[Trained]]) -> dict[str, Any]:
     """Seconds of training, and whether they count: each must have had its core for itself."""
-    wall, cpu = ({s: [getattr(run, w) for run in r] for s, r in both.items()} for w in _CLOCKS)
+    wall = {side: [run.wall_s for run in runs] for side, runs in both.items()}
+    cpu = {side: [run.cpu_s for run in runs] for side, runs in both.items()}
     shares = [run.cpu_s / run.wall_s for runs in both.values() for run in runs]
     return {
         "wall_s": {side: mean_of(values) for side, values in wall.items()},
@@ -92,9 +95,6 @@ def _time(both: dict[str, list[Trained]]) -> dict[str, Any]:
         "least_share_of_a_core": round(min(shares), 2),
         "wall_clock_counts": min(shares) >= _ALONE,
     }
-
-
-_CLOCKS = ("wall_s", "cpu_s")
 
 
 def _shortened(case: Case) -> list[str]:
@@ -130,7 +130,7 @@ def _told(key: dict[str, Any]) -> str:
 
 @cache
 def _packages() -> str:
-    return ", ".join(map(named, ("stable-baselines3", "torch", "numpy", "gymnasium")))
+    return ", ".join(map(named, _PACKAGES))
 
 
 @cache

@@ -26,18 +26,19 @@ def plot(results: Path, drawn: Path) -> None:
     from matplotlib import pyplot
 
     rows = json.loads(results.read_text())["rows"]
-    deep = -(-len(rows) // _COLUMNS)
+    wide = min(_COLUMNS, len(rows))
+    deep = -(-len(rows) // wide)
     figure, axes = pyplot.subplots(
         deep,
-        2 * _COLUMNS,
-        figsize=(4.0 * 2 * _COLUMNS, 2.6 * deep),
+        2 * wide,
+        figsize=(4.0 * 2 * wide, 2.6 * deep),
         squeeze=False,
         layout="constrained",
     )
     for panel in axes.flat:
         panel.set_axis_off()
     for number, row in enumerate(rows):
-        line, column = divmod(number, _COLUMNS)
+        line, column = divmod(number, wide)
         _draw(axes[line][2 * column], row, "over_steps", "steps")
         if row["details"]["wall_clock_counts"]:
             _draw(axes[line][2 * column + 1], row, "over_seconds", "seconds")
