@@ -36,23 +36,29 @@ _ELSEWHERE = {"peers": "comparison"}
 """By another name, as `bench.peers` holds the peers themselves."""
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=(*BENCHES, "table"))
     parser.add_argument("--case", default="", help="only those whose names have this in them")
     parser.add_argument("--save", action="store_true", help="keep the rows in bench/results")
     parser.add_argument("--env", help="another environment than its own, where it can take one")
     parser.add_argument("--peer", help="only those whose names have this in them")
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    line = parser()
+    given = line.parse_args()
     if given.name == "table":
         import_module("bench.table").write()
         return
     try:
         cases = _cases(given)
     except ValueError as error:
-        parser.error(str(error))
+        line.error(str(error))
     if not any(given.case in case for case in cases):
-        parser.error(f"no case of {given.name} has {given.case!r} in it: {', '.join(cases)}")
+        line.error(f"no case of {given.name} has {given.case!r} in it: {', '.join(cases)}")
     publish(given.name, cases, given.case, given.save)
 
 
