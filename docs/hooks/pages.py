@@ -13,8 +13,6 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).parents[2]
-_TABLES = "<!-- tables -->"
-"""Where the files of docs/comparison, which `python -m bench table` writes, are put in."""
 _FROM_ELSEWHERE = re.compile(
     r"""<(?:script|img|link|iframe)\b[^>]*(?:src|href)="?(https?:[^"\s>]+)"""
 )
@@ -33,14 +31,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     return files
-
-
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Generated tables where a page has a place for them."""
-    if _TABLES not in markdown:
-        return markdown
-    written = sorted((_ROOT / "docs" / "comparison").glob("*.md"))
-    return markdown.replace(_TABLES, "\n\n".join(table.read_text() for table in written))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
