@@ -80,7 +80,13 @@ TARGETS = (
         "of the ceiling",
         figure=_share,
     ),
-    Target("training while waiting 50 ms a step", "peers-gpu", "wait", 20e3, STEPS),
+    Target(
+        "training over HTTP, 50 ms a request, 2048 in flight",
+        "crawl-gpu",
+        "training with 2048 in flight, 50 ms, sites: 1",
+        20e3,
+        STEPS,
+    ),
     Target(
         "one that stops for 5 s beside 999 others",
         "io-cpu",
