@@ -319,7 +319,7 @@ def _guarded(work: Work, only: str) -> Iterator[Row]:
     try:
         yield from compare(work, only)
     except Exception as error:
-        yield _row(work, None, None, None, {"failed": f"{type(error).__name__}: {error}"})
+        yield _row(work, None, None, "everyone", {"failed": f"{type(error).__name__}: {error}"})
 
 
 def cases_with(peer: str) -> Cases:

@@ -69,8 +69,11 @@ def _peers(results: Results) -> Iterator[str]:
         yield "Nothing is kept yet: `python -m bench peers --save` measures it."
         return
     yield (
-        "PPO of the same sizes for all, each framework's own trainer in a process of its own, by "
-        "turns on the same machine in the same run. Busy is NVML's, SM active GPM's; memory is of "
+        "PPO of the same sizes for all, but where environments wait: there peers have as many as "
+        "processes allow (32), and Stoker 1,024 in flight. Each framework's own trainer in a "
+        "process of its own, by turns on the same machine in the same run. Stoker normalises "
+        "observations and rewards, as it does by default; the peers do not. "
+        "Busy is NVML's, SM active GPM's; memory is of "
         "the host, with all of a trainer's processes. The time to the reward begins with the "
         "command. Rewards are of the last hundred training episodes, with the mean's 95 % "
         "confidence interval over the seeds."
@@ -193,7 +196,11 @@ def _shows(target: Target, row: Found) -> bool:
 
 
 def _measurements(results: Results) -> Iterator[str]:
-    yield "`ours is` is ours over what stands beside it; larger is better, whatever the unit."
+    yield (
+        "`ours is` is how much better ours is than what stands beside it: larger is better, "
+        "whatever the unit. Of a prediction (`predict`) it is what was predicted over what was "
+        "measured, and 1 is best."
+    )
     for name, found in results.items():
         yield from ("", f"## {name}", "", f"On {_machine(found)}.", "")
         head = ("case", "Stoker", "unit", "beside it", "", "ours is", "ceiling", "measured")

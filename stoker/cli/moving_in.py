@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from stoker.cli.flags import parse
 from stoker.cli.train import clean_output, config_of, named_in, spelled_out, with_algorithm
-from stoker.config.algorithms import LearningSettings
+from stoker.config.algorithms import DQNSettings, LearningSettings
 from stoker.config.load import base_config, finish, overlay
 from stoker.config.schema import (
     ComputeSettings,
@@ -70,12 +70,12 @@ def import_model(arguments: list[str]) -> int:
     from stoker.train.sb3_settings import origin_of
 
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--activation", "--normalize"):
+    for flag in ("--activation", "--normalize", "--update-ratio"):
         early.add_argument(flag)
     said = early.parse_known_args(arguments)[0]
     model = read_model(Path(arguments[0]))
     stats = None if said.normalize is None else read_stats(Path(said.normalize))
-    origin = origin_of(model, said.activation, stats)
+    origin = origin_of(model, said.activation, stats, _ratio(said.update_ratio))
     base, problems = overlay(
         base_config(None, on_gpu=False, algo=origin.settings["algo"]), origin.settings
     )
@@ -88,6 +88,14 @@ def import_model(arguments: list[str]) -> int:
         else:
             _show(folder, origin, model.name, named_in(arguments))
     return 0
+
+
+def _ratio(said: str | None) -> float:
+    """As the user says; what is no number is refused where all flags are read."""
+    try:
+        return DQNSettings.update_ratio if said is None else float(said)
+    except ValueError:
+        return DQNSettings.update_ratio
 
 
 def _parsed(arguments: list[str], base: Config) -> ImportArguments:
@@ -108,6 +116,7 @@ def _as_object(folder: RunFolder, origin: Origin) -> dict[str, object]:
             for name, value in origin.settings.items()
         },
         "unread": origin.unread,
+        "changed": origin.changed,
     }
 
 
@@ -121,8 +130,11 @@ def _show(folder: RunFolder, origin: Origin, name: str, said: set[str]) -> None:
     unread = [setting for setting in origin.unread if setting not in said]
     if unread:
         console.print(
-            f"{', '.join(unread)}: kept there as code, which is not run, so it is as Stoker has it."
+            f"{', '.join(unread)}: not there as plain numbers (code is not run), so it is as "
+            "Stoker has it."
         )
+    for sentence in origin.changed:
+        console.print(escape(sentence))
     place = escape(str(folder.path))
     console.print(f"It is the run {place}:")
     more = max(2 * origin.env_steps, 100_000)

@@ -102,6 +102,8 @@ def _critic(config: Config) -> Iterator[str]:
     sizes = ",".join(map(str, network.critic_arch))
     if min(network.critic_arch, default=1) < 1:
         yield f"critic_arch is '{sizes}'; each layer must be 1 or wider."
+    if network.critic_arch and isinstance(config.learning, DQNSettings):
+        yield f"critic_arch is '{sizes}', and DQN has no critic. Leave it out."
     if network.critic_sizes != network.network_arch and network.shared_trunk:
         yield (
             f"critic_arch is '{sizes}', and shared_trunk is on: actor and critic have the same "

@@ -115,10 +115,10 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")  # of what torch thinks of old files
             loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        first = str(error).split("WeightsUnpickler error:")[-1].strip().splitlines()[:1]
+        _, _, why = str(error).partition("WeightsUnpickler error:")  # without torch's advice
+        first = "".join(f": {line!r:.200}" for line in why.strip().splitlines()[:1])
         raise _refused(
-            path,
-            f"policy.pth holds more than tensors, which could run code: {' '.join(first):.200}",
+            path, f"policy.pth holds more than tensors, which could run code{first}"
         ) from error
     except Exception as error:  # whatever a damaged file makes of torch's reader
         raise _refused(path, f"policy.pth cannot be read ({error!s:.200})") from error

@@ -71,7 +71,12 @@ class Agent:
     ) -> None:
         if policy not in _POLICIES:
             raise ConfigError(f"policy is {policy!r}; it must be one of {', '.join(_POLICIES)}.")
-        settings |= {"device": device, **policy_kwargs_settings(policy_kwargs or {})}
+        described = policy_kwargs_settings(policy_kwargs or {})
+        if twice := sorted(described.keys() & settings.keys()):
+            raise ConfigError(
+                f"{', '.join(twice)} is given twice, once in policy_kwargs; keep one."
+            )
+        settings |= {"device": device, **described}
         settings |= {"algo": self.algo}
         source, name = _source(env, settings.get("env_kwargs", {}))
         config = resolve_here({**settings, "env": name}, preset=preset)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from stoker.config.schema import Config
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, ModelFileError
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.folder import RunFolder
 from stoker.runs.sb3_stats import ForeignStats
@@ -39,7 +39,12 @@ def take_in(
         counters = Counters(env_steps=origin.env_steps, saved_at=origin.env_steps)
         whole = Session(parts, None, counters).checkpoint()
         for name, value in taken.items():
-            assert whole.tensors[name].shape == value.shape, name
+            if whole.tensors[name].shape != value.shape:
+                raise ModelFileError(
+                    f"{name} of {model.name} is {list(value.shape)}, and with these settings it "
+                    f"would be {list(whole.tensors[name].shape)}. Leave out the flags that change "
+                    "the network."
+                )
         folder = open_folder(parts, parent=f"{model.name}, Stable-Baselines3 {model.version}")
         try:
             with folder.lock():

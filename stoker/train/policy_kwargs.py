@@ -43,5 +43,10 @@ def _layers(net_arch: Any) -> dict[str, Any]:
             f"net_arch has {', '.join(map(str, net_arch)) or 'nothing'}; give the layers of both "
             'networks, {"pi": [64, 64], "vf": [64, 64]}, or one list for both.'
         )
+    for name, sizes in net_arch.items():
+        if not isinstance(sizes, list | tuple) or not sizes:
+            raise ConfigError(
+                f"net_arch has {sizes!r} for {name}; it must be a list of at least one layer."
+            )
     pi, vf = list(net_arch["pi"]), list(net_arch["vf"])
     return {"network_arch": pi, "critic_arch": [] if vf == pi else vf}

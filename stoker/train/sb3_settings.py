@@ -49,15 +49,23 @@ class Origin(NamedTuple):
     fixed: tuple[str, ...]
     """Settings that the weights follow from, so that no flag can change them."""
     unread: list[str]
-    """Settings that the file keeps as code alone."""
+    """Settings that the file does not have as plain numbers."""
+    changed: list[str]
+    """What cannot be here as it was there, in sentences."""
     env_steps: int
 
 
-def origin_of(model: ForeignModel, activation: str | None, stats: ForeignStats | None) -> Origin:
+def origin_of(
+    model: ForeignModel,
+    activation: str | None,
+    stats: ForeignStats | None,
+    update_ratio: float = DQNSettings.update_ratio,
+) -> Origin:
     """Settings with which the network is the same and training goes on alike.
 
-    `activation` is what the user says, where the file does not. ModelFileError where a policy is
-    not one of PPO's or DQN's plain ones.
+    `activation` is what the user says, where the file does not; and so is `update_ratio`, by which
+    DQN's steps between two targets are counted in updates. ModelFileError where a policy is not one
+    of PPO's or DQN's plain ones.
     """
     algo = algorithm_of(model)
     _refuse_what_is_not_plain(model)
@@ -67,32 +75,50 @@ def origin_of(model: ForeignModel, activation: str | None, stats: ForeignStats |
         "normalize_obs": bool(stats and stats.obs),
         **({"normalize_reward": bool(stats and stats.returns)} if algo == "ppo" else {}),
     }
-    taken, unread = _taken_over(model.facts, algo)
+    taken, unread = _taken_over(model.facts, algo, update_ratio)
     steps = _count(model.facts.get("num_timesteps")) or 0
     seed, n_envs = _count(model.facts.get("seed")), _count(model.facts.get("n_envs")) or 1
     settings = {
         "algo": algo,
-        "lr_schedule": "constant",
+        **({"lr_schedule": "constant"} if "learning_rate" in taken else {}),
         "timesteps": max(1, steps),
         **({"seed": seed} if seed is not None else {}),
         "n_envs": min(n_envs, _MOST_ENVS),
         **taken,
         **network,
     }
+    changed = _other_optimiser(model)
     if algo == "ppo":
-        settings |= _dividing(settings)
-    return Origin(settings, ("algo", *network), unread, steps)
+        changed += _divide(settings)
+    shaping = ("dueling", "exploration") if algo == "dqn" else ()
+    return Origin(settings, ("algo", *network, *shaping), unread, changed, steps)
 
 
-def _dividing(settings: dict[str, Any]) -> dict[str, Any]:
-    """A minibatch that divides the rollout: there, the last one may be smaller than the rest."""
+def _divide(settings: dict[str, Any]) -> list[str]:
+    """Have minibatches divide the rollout: there, the last one may be smaller than the rest."""
     n_steps, wanted = (_count(settings.get(name)) for name in ("n_steps", "batch_size"))
     if not n_steps or not wanted or (total := settings["n_envs"] * n_steps) > MOST_ROWS:
-        return {}
-    return {"batch_size": largest_divisor(total, wanted)}
+        return []
+    below = largest_divisor(total, wanted)
+    above = next((n for n in range(wanted, total + 1) if total % n == 0), total)
+    settings["batch_size"] = above if above * below < wanted**2 or below == 1 else below
+    if settings["batch_size"] == wanted:
+        return []
+    return [
+        f"batch_size is {settings['batch_size']}, and was {wanted} there: here minibatches divide "
+        f"the {total:,} rows of a rollout."
+    ]
 
 
-def _taken_over(facts: dict[str, Any], algo: str) -> tuple[dict[str, Any], list[str]]:
+def _other_optimiser(model: ForeignModel) -> list[str]:
+    kwargs = _mapping(model, "policy_kwargs") or {}
+    kind = str(kwargs.get("optimizer_class", "Adam")).rstrip("'>").rpartition(".")[2]
+    return [] if kind == "Adam" else [f"The optimiser is Adam, and was {kind!r:.60} there."]
+
+
+def _taken_over(
+    facts: dict[str, Any], algo: str, update_ratio: float
+) -> tuple[dict[str, Any], list[str]]:
     """What is there in numbers, by its name here; and what is not."""
     taken: dict[str, Any] = {}
     unread: list[str] = []
@@ -109,7 +135,7 @@ def _taken_over(facts: dict[str, Any], algo: str) -> tuple[dict[str, Any], list[
         unread.append("update_ratio")
         every = _number(facts.get("target_update_interval"))
         if every is not None:  # theirs are steps, ours are updates
-            taken["target_every"] = max(1, round(every * DQNSettings.update_ratio))
+            taken["target_every"] = max(1, round(every * update_ratio))
     return taken, unread
 
 
@@ -143,15 +169,17 @@ def _activation(model: ForeignModel, said: str | None) -> str:
         names = {kind.__name__: name for name, kind in ACTIVATIONS.items()}
         if kind not in names:
             raise ModelFileError(
-                f"{model.name} has the activation {kind:.60}; Stoker has {', '.join(ACTIVATIONS)}. "
-                "Train it anew with one of these."
+                f"{model.name} has the activation {kind!r:.60}; Stoker has "
+                f"{', '.join(ACTIVATIONS)}. Train it anew with one of these."
             )
         return names[kind]
     module = str((policy or {}).get("__module__"))
     if kwargs is not None and module in _OWN_POLICIES:
         return _OWN_POLICIES[module]
     if said is None:
-        why = "names none" if kwargs is None else f"has a policy class of its own, in {module:.80}"
+        why = (
+            "names none" if kwargs is None else f"has a policy class of its own, in {module!r:.80}"
+        )
         raise ModelFileError(
             f"Which activation {model.name} has is not known: it {why}. If it is a plain MLP, say "
             f"which with --activation ({', '.join(ACTIVATIONS)})."
@@ -165,7 +193,7 @@ def _refuse_what_is_not_plain(model: ForeignModel) -> None:
     extractor = extractor.rstrip("'>").rpartition(".")[2]
     if extractor not in _PLAIN_EXTRACTORS:
         raise ModelFileError(
-            f"{model.name} sees through a features extractor of its own, {extractor:.60}; only "
+            f"{model.name} sees through a features extractor of its own, {extractor!r:.60}; only "
             f"plain MLPs ({' or '.join(_PLAIN_EXTRACTORS)}) can be imported."
         )
     if model.facts.get("use_sde") or kwargs.get("use_sde") or kwargs.get("squash_output"):

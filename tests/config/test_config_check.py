@@ -105,6 +105,8 @@ def test_a_value_out_of_range_is_named(name: str, value: object) -> None:
 
 
 def test_one_trunk_has_no_layers_for_the_critic_alone() -> None:
+    (problem,) = problems_of(algo="dqn", critic_arch=[32])
+    assert problem == "critic_arch is '32', and DQN has no critic. Leave it out."
     (problem,) = problems_of(shared_trunk=True, critic_arch=[32])
     assert problem.startswith("critic_arch is '32', and shared_trunk is on")
     same = resolve({"shared_trunk": True, "critic_arch": [32], "network_arch": [32]})

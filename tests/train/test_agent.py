@@ -256,6 +256,9 @@ def test_nothing_is_written_unless_the_run_has_a_name(
         ({"policy_kwargs": {"activation_fn": "relu"}}, "activation_fn is 'relu'; .*nn.ReLU"),
         ({"policy_kwargs": {"activation_fn": torch.nn.GELU}}, "Stoker knows torch.nn.Tanh"),
         ({"policy_kwargs": {"net_arch": {"pi": [8]}}}, "the layers of both"),
+        ({"policy_kwargs": {"net_arch": {"pi": [8], "vf": []}}}, "has \\[\\] for vf"),
+        ({"policy_kwargs": {"net_arch": {"pi": 8, "vf": 8}}}, "has 8 for pi; it must be a list"),
+        ({"policy_kwargs": {"net_arch": [8]}, "network_arch": [4]}, "network_arch is given twice"),
         ({"policy_kwargs": {"use_expln": True}}, "has use_expln; Stoker knows activation_fn"),
         ({"env": 3}, "VectorEnv"),
         ({"env": "CartPole-v7"}, "CartPole-v1"),
@@ -274,7 +277,8 @@ def test_policy_kwargs_are_understood() -> None:
 
 def test_actor_and_critic_can_have_other_layers_each() -> None:
     kwargs = {"net_arch": {"pi": [8, 4], "vf": [16]}, "activation_fn": torch.nn.ReLU}
-    with PPO("MlpPolicy", "CartPole-v1", policy_kwargs=kwargs, **_TINY) as model:
+    sizes = {name: value for name, value in _TINY.items() if name != "network_arch"}
+    with PPO("MlpPolicy", "CartPole-v1", policy_kwargs=kwargs, **sizes) as model:
         network = model.config.network
         assert (network.network_arch, network.critic_arch) == ((8, 4), (16,))
         assert network.activation == "relu"

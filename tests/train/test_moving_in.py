@@ -211,8 +211,46 @@ def test_what_is_kept_as_code_is_named_and_left_to_the_user(
 ) -> None:
     theirs = sb3_models.trained("PPO", "CartPole-v1", 64, learning_rate=lambda left: 1e-3 * left)
     run = imported(theirs, "CartPole-v1", tmp_path)
-    assert "learning_rate: kept there as code, which is not run" in capsys.readouterr().out
+    assert "learning_rate: not there as plain numbers (code is not run)" in capsys.readouterr().out
     assert PPO.load(run, device="cpu").config.ppo.learning_rate == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("rows", "minibatch", "becomes"), [(100, 64, 50), (61, 60, 61), (64, 48, 64), (64, 32, 32)]
+)
+def test_a_minibatch_that_does_not_divide_becomes_the_nearest_that_does_and_that_is_said(
+    rows: int, minibatch: int, becomes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"n_steps": rows, "batch_size": minibatch}
+    theirs = sb3_models.trained("PPO", "CartPole-v1", rows, **sizes)
+    run = imported(theirs, "CartPole-v1", tmp_path)
+    assert PPO.load(run, device="cpu").config.minibatch == becomes
+    said = f"batch_size is {becomes}, and was {minibatch} there" in capsys.readouterr().out
+    assert said == (becomes != minibatch)
+
+
+def test_another_optimiser_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kwargs = {"optimizer_class": torch.optim.SGD}
+    imported(
+        sb3_models.trained("PPO", "CartPole-v1", 64, policy_kwargs=kwargs), "CartPole-v1", tmp_path
+    )
+    assert "The optimiser is Adam, and was 'SGD' there" in capsys.readouterr().out
+
+
+def test_a_target_is_moved_after_as_many_steps_as_there(tmp_path: Path) -> None:
+    theirs = sb3_models.trained("DQN", "CartPole-v1", target_update_interval=1000)
+    run = imported(theirs, "CartPole-v1", tmp_path, "--update-ratio", "0.25")
+    assert DQN.load(run, device="cpu").config.dqn.target_every == 250
+
+
+@pytest.mark.parametrize("words", [["--dueling"], ["--exploration", "noisy"]])
+def test_no_flag_gives_a_q_network_another_shape(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = sb3_models.saved(sb3_models.trained("DQN", "CartPole-v1"), tmp_path / "pole.zip")
+    said = _refused(capsys, str(archive), "--env", "CartPole-v1", *words)
+    assert "and pole.zip has" in said
+    assert "leave it out" in said
 
 
 @pytest.mark.parametrize(
@@ -397,7 +435,7 @@ Model = Callable[[], Any]
             lambda: sb3_models.trained(
                 "PPO", "CartPole-v1", 64, policy_kwargs={"activation_fn": torch.nn.GELU}
             ),
-            "has the activation GELU; Stoker has tanh, relu, elu, silu",
+            "has the activation 'GELU'; Stoker has tanh, relu, elu, silu",
         ),
     ],
     ids=["A2C", "SAC", "CnnPolicy", "use_sde", "no layer", "GELU"],
