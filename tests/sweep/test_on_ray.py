@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("ray", reason="pip install 'stoker[ray]'")
@@ -26,6 +28,7 @@ from stoker.train.signals import StopRequest
 pytestmark = pytest.mark.alone  # a cluster of several machines' processes
 
 WAITS = '''
+import os
 import time
 from pathlib import Path
 from tasks import Count
@@ -41,6 +44,8 @@ class Waits(Count):
 
     def step(self, action):
         self.made += 1
+        if self.made == 300:
+            self.go.with_name(f"{os.getpid()}.waits").touch()
         while self.made > 300 and not self.go.exists():
             time.sleep(0.01)
         return super().step(action)
@@ -84,21 +89,31 @@ def test_trials_of_a_machine_that_dies_come_back(
     ledger, heard = Ledger.begin(f"sqlite:///{tmp_path / 'study.db'}", "s", plan, 3), Heard()
     sweep = Sweep(ledger, RayEngine(2, False, heard.says), tmp_path, "me", heard, StopRequest(None))
 
+    def waiting() -> list[int]:
+        pids = [int(path.stem) for path in tmp_path.glob("*.waits")]
+        return [pid for pid in pids if psutil.pid_exists(pid)]
+
     both: list[int] = []
 
     def disturb() -> None:
         deadline = time.monotonic() + 60
-        while heard.begun < 2 and time.monotonic() < deadline:
+        while (len(waiting()) < 2 or heard.begun < 2) and time.monotonic() < deadline:
             time.sleep(0.1)
         both.append(heard.begun)
+        daemon = first.all_processes["raylet"][0].process.pid
+        there = psutil.Process(daemon).children(recursive=True)
+        both.append(len({*waiting()} & {process.pid for process in there}))
         cluster.remove_node(first, allow_graceful=False)
+        for process in there:  # which would outlive their machine, and might still answer
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         go.touch()
 
     disturbing = threading.Thread(target=disturb)
     disturbing.start()
     sweep.run()
     disturbing.join()
-    assert both == [2]
+    assert both == [2, 1]
     assert heard.lines[0] == "Ray: 2 machines, 2 runs at once."
     states = [row.state for row in ledger.rows()]
     lost = states.count("failed")  # one that trained there, and what was sent there before Ray knew
