@@ -100,7 +100,7 @@ def _divide(settings: dict[str, Any]) -> list[str]:
     if not n_steps or not wanted or (total := settings["n_envs"] * n_steps) > MOST_ROWS:
         return []
     below = largest_divisor(total, wanted)
-    above = next((n for n in range(wanted, total + 1) if total % n == 0), total)
+    above = total // largest_divisor(total, total // wanted)  # the smallest that is no smaller
     settings["batch_size"] = above if above * below < wanted**2 or below == 1 else below
     if settings["batch_size"] == wanted:
         return []
