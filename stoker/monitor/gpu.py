@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +19,9 @@ _LEVELS = (0.2, 0.0006)
 _STATE = (1.0, 0.0003)
 _COUNTED = (0.2, 0.0010)  # counters of less than a tenth of a second are refused by some drivers
 _PROCESSES = (5.0, 0.0002)
+
+_GPM = threading.Lock()
+"""Several threads may ask NVML at once, but not for a look at its counters: that crashes."""
 
 _BESIDES = GpuSample._fields[2:]  # all but the time and busy
 
@@ -156,6 +160,10 @@ class Counters:
 
     def since_last(self) -> dict[str, Any]:
         """The share of each since the last call; nothing the first time."""
+        with _GPM:
+            return self._since_last()
+
+    def _since_last(self) -> dict[str, Any]:
         if self._supported is None:
             self._open()
         if not self._supported:
@@ -211,8 +219,9 @@ class Counters:
 
     def close(self) -> None:
         """Give the samples' memory back."""
-        for held in (self._last, self._spare):
-            if held is not None:
-                self._chip.call("nvmlGpmSampleFree", held)
+        with _GPM:
+            for held in (self._last, self._spare):
+                if held is not None:
+                    self._chip.call("nvmlGpmSampleFree", held)
         self._last = self._spare = None
         self._supported = False

@@ -5,6 +5,7 @@ Nobody waits for a compiler: training goes on with what torch has until then.
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 import warnings
@@ -48,6 +49,8 @@ class Built(NamedTuple):
     into: Into
     way: Way
     seconds: float
+    loading_s: float = 0.0
+    """Of these, what it took to load the compiler: once a process."""
 
 
 class Swap:
@@ -63,7 +66,7 @@ class Swap:
         rehearsal: Callable[[Way], tuple[Fused, DeviceCollector]],
     ) -> None:
         self._parts, self._live, self._rehearsal = parts, live, rehearsal
-        self._built: Built | None = None
+        self.built: Built | None = None
         self._builder: threading.Thread | None = None
         self.begin_anew()
 
@@ -79,8 +82,8 @@ class Swap:
         self._iterations += 1
         if self._iterations == SETTLED:
             self._began = time.perf_counter()
-        if self._built is not None:
-            return self.take_over(self._built)
+        if self.built is not None:
+            return self.take_over(self.built)
         if self._builder is None and self._pays():
             self._builder = threading.Thread(target=self._build, name="stoker-kernels", daemon=True)
             self._builder.start()
@@ -97,7 +100,7 @@ class Swap:
 
     def _build(self) -> None:
         try:
-            self._built = self.build()
+            self.built = self.build()
         except Exception as error:
             warnings.warn(
                 f"The kernels could not be built ({type(error).__name__}: {_summary(error)}), so "
@@ -112,7 +115,8 @@ class Swap:
         assert isinstance(pool, TensorPool)
         if pool.device.type == "cpu":
             return Built(pool.into, as_it_is, 0.0)
-        way = Compiling()
+        importlib.import_module("torch._inductor.compile_fx")  # and dynamo
+        loading_s, way = time.perf_counter() - began, Compiling()
         with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
             fused, collector = self._rehearsal(way)
             collector.acting, collector.way = fused, way
@@ -121,7 +125,16 @@ class Swap:
             collector.collect()
             fused.lesson()
             torch.cuda.current_stream().synchronize()  # sync: in a thread of its own
-        return Built(into, way, time.perf_counter() - began)
+        return Built(into, way, time.perf_counter() - began, loading_s)
+
+    def seconds_from_cache(self) -> float:
+        """What a build takes where all of it was built before, as it is for a run after this one.
+
+        To be asked last: what is compiled in this process is forgotten.
+        """
+        assert self.built is not None
+        torch._dynamo.reset()
+        return self.built.loading_s + self.build().seconds
 
     def take_over(self, built: Built) -> Decision:
         """Act, step and learn in kernels from now on."""

@@ -13,7 +13,7 @@ from stoker.tune.rehearsal import Rehearsal
 from stoker.tune.shorten import Shortened
 
 _MODE_S = 12.0  # at most, for each way of collecting
-_BUILD_S = 40.0  # at most, while kernels are built
+_BUILD_S = 90.0  # at most, while kernels are built
 
 
 class Composed(NamedTuple):
@@ -76,20 +76,24 @@ def _with_kernels(
 ) -> tuple[list[Stretch], Job]:
     """As `train.swap.Swap` does: kernels are built behind a run that lasts, and take over."""
     tell("building kernels behind it")
-    building = rehearsal.until_taken_over(_BUILD_S)
+    building, swap = rehearsal.until_taken_over(_BUILD_S), rehearsal.trial
     if rehearsal.parts.fused is None:
         return [Stretch(before)], first
+    assert isinstance(swap, Swap)
+    assert swap.built is not None
     tell("collecting and learning in kernels")
     rehearsal.warm_up()
     last = rehearsal.measure(_MODE_S).job
     slower = building.job.wall_s / building.job.steps / before.total
+    # The run will find in the cache what was built here.
+    sooner = min(1.0, swap.seconds_from_cache() / (swap.built.seconds or 1.0))
     meanwhile = before._replace(
         environments=before.environments * slower, learning=before.learning * slower
     )
     settling = max(SETTLED * batch, AFTER_S / before.total)
     return [
         Stretch(before, settling),
-        Stretch(meanwhile, building.job.steps, WORTH_S),
+        Stretch(meanwhile, sooner * building.job.steps, WORTH_S),
         Stretch(_scaled(last, short, rehearsal.resolved.run.log_every)),
     ], last
 

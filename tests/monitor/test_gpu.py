@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 import warnings
+from typing import Any
 
 import fake_nvml
 import pytest
@@ -169,6 +172,33 @@ def test_counters_are_those_since_the_last_look(chip: FakeNvml) -> None:
     assert reader.sample(2.0).sm_active == pytest.approx(0.1)
     chip.counter = float("nan")
     assert reader.sample(3.0).sm_active is None
+
+
+def test_no_two_threads_look_at_the_counters_at_once(
+    chip: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver crashes of it: a run has a sampler, and so has whoever watches that run."""
+    inside, together = [0], list[int]()
+    looks = type(chip).nvmlGpmSampleGet
+
+    def look(self: FakeNvml, handle: str, sample: Any) -> Any:
+        inside[0] += 1
+        time.sleep(0.002)
+        together.append(inside[0])
+        inside[0] -= 1
+        return looks(self, handle, sample)
+
+    monkeypatch.setattr(type(chip), "nvmlGpmSampleGet", look)
+    readers = [reader_of() for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda one=one: [one.sample(float(i)) for i in range(10)])
+        for one in readers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == [1] * 30
 
 
 def test_a_chip_without_counters_is_not_asked_for_them(chip: FakeNvml) -> None:

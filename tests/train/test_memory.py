@@ -334,7 +334,7 @@ def test_kernels_that_are_ready_do_not_take_over_a_run_in_parts(
     for micro_batch, taken in ((0, True), (8, False)):
         parts = parts_of(env="tensor/CartPole-v1", pool="auto", micro_batch=micro_batch)
         swap = Swap(parts, *[lambda way: pytest.fail("nothing is to be made")] * 2)
-        monkeypatch.setattr(swap, "_built", Built(lambda *given: None, as_it_is, 0.0))
+        monkeypatch.setattr(swap, "built", Built(lambda *given: None, as_it_is, 0.0))
         monkeypatch.setattr(swap, "take_over", lambda built: Decision("kernels", "fused", ""))
         assert (swap.consider() is not None) == taken
         parts.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from stoker.config import resolve
 from stoker.monitor.verdict import Job
 from stoker.train.overlap import OverlapTrial
+from stoker.train.swap import Built, Swap
 from stoker.tune import compose
 from stoker.tune.compose import composed
 from stoker.tune.doctor import HORIZONS, Diagnosis, diagnose
 from stoker.tune.rehearsal import Rehearsed
 from stoker.tune.shorten import Shortened
+from stoker.types import as_it_is
 
 SMALL: dict[str, Any] = {
     "env": "CartPole-v1",
@@ -116,3 +119,36 @@ def test_overlapping_is_not_even_tried_where_it_would_bring_little(
     found = composed(rehearsal, Shortened(rehearsal.resolved, 1, 1.0))
     assert found.course.wall_s(10_000) == pytest.approx(7 + 100 * 5)
     assert not found.steady.overlap_tried
+
+
+class Swapped(Scripted):
+    """Kernels take 40 s to build, in which an iteration takes 10 s, and 1 s after that."""
+
+    def __init__(self, ready: bool) -> None:
+        super().__init__(0.0)
+        self.trial: Any = Swap.__new__(Swap)
+        self.trial.built = Built(lambda *given: None, as_it_is, 40.0, 4.0)
+        self.trial.seconds_from_cache = lambda: 10.0
+        self.parts = SimpleNamespace(fused=object() if ready else None)
+
+    def until_taken_over(self, most_s: float) -> Rehearsed:
+        self._wall_s = 1.0
+        return Rehearsed(_learning(40.0, 400), [10.0] * 4)
+
+    def measure(self, most_s: float) -> Rehearsed:
+        return Rehearsed(_learning(self._wall_s, 100), [self._wall_s])
+
+
+def _learning(wall_s: float, steps: int) -> Job:
+    phases = {"env": 0.4 * wall_s, "update": 0.6 * wall_s}
+    return Job(wall_s, steps, phases, None, None, "tensor", 0, 10, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("ready", "wall_s"), [(True, 7 + 3 * 5 + 1 * 10 + 96 * 1), (False, 7 + 100 * 5)]
+)
+def test_kernels_take_over_as_soon_as_a_cache_lets_them(ready: bool, wall_s: float) -> None:
+    """What the doctor built, the run that follows does not build again."""
+    rehearsal: Any = Swapped(ready)
+    found = composed(rehearsal, Shortened(rehearsal.resolved, 1, 1.0))
+    assert found.course.wall_s(10_000) == pytest.approx(wall_s)
