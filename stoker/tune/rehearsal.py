@@ -37,10 +37,11 @@ _KNOWN = 0.01  # of the mean, when it need not be known better
 
 
 class Rehearsed(NamedTuple):
-    """Iterations that were made one way, and the seconds of each."""
+    """Iterations that were made one way, from each log to the next: seconds, and how many."""
 
     job: Job
     walls: Sequence[float]
+    times: Sequence[int]
 
 
 class Rehearsal:
@@ -81,9 +82,9 @@ class Rehearsal:
         return isinstance(self.parts.pool, DevicePool)
 
     def warm_up(self, times: int = _WARM_UP) -> float:
-        """The first iterations; what they take beyond as many of the last."""
-        walls = self.measure(0.0, times).walls
-        return max(0.0, sum(walls) - len(walls) * walls[-1])
+        """The first iterations, to so many logs; what they take beyond as many of the last."""
+        _, walls, made = self.measure(0.0, times)
+        return max(0.0, sum(walls) - sum(made) * walls[-1] / made[-1])
 
     def overlap(self) -> None:
         """Collect while learning from now on, the change-over made."""
@@ -91,7 +92,7 @@ class Rehearsal:
         self.measure(0.0, 1)
 
     def measure(self, most_s: float, times: int = 0) -> Rehearsed:
-        """Iterations until enough is known, or for that long; or so many."""
+        """Iterations until enough is known, or for that long; or to so many logs."""
         done = partial(_enough, most_s=most_s) if not times else lambda walls: len(walls) >= times
         found = self._until(done)
         if self.on_device and self.parts.device.type == "cuda":
@@ -107,8 +108,10 @@ class Rehearsal:
         return found
 
     def _until(self, done: Callable[[Sequence[float]], bool]) -> Rehearsed:
-        parts, session, walls = self.parts, self._session, list[float]()
+        parts, session = self.parts, self._session
+        walls, times = list[float](), list[int]()
         worked, made = parts.pool.worked() or 0.0, session.steps_made
+        before = session.counters.iteration
         session.start_clocks()
         last = time.perf_counter()
 
@@ -116,10 +119,11 @@ class Rehearsal:
             nonlocal last
             walls.append(time.perf_counter() - last)
             last += walls[-1]
+            times.append(progress.iteration - before - sum(times))
             return not done(walls)
 
         loop.run(session, watch, StopRequest(None))
-        return Rehearsed(job_on(parts, session.steps_made - made, worked), walls)
+        return Rehearsed(job_on(parts, session.steps_made - made, worked), walls, times)
 
     def save_s(self) -> float:
         """What a checkpoint takes."""
@@ -134,7 +138,7 @@ def _endless(config: Config, folder: str) -> Config:
         timesteps=_ENDLESS,
         checkpoint_every=_ENDLESS,
         eval_every=0,
-        log_every=1,
+        log_every=min(1, config.run.log_every),  # 0: as often as the run will
         run_name="rehearsal",
         runs_dir=folder,
     )
@@ -154,14 +158,15 @@ def _enough(walls: Sequence[float], most_s: float) -> bool:
 def _told_apart(parts: Parts, found: Rehearsed) -> Job:
     """Where the host only launches: rollouts timed alone, the rest of the time is learning's."""
     job, stream = found.job, torch.cuda.current_stream()
-    times = min(_ALONE, len(found.walls))
+    made = sum(found.times)
+    times = min(_ALONE, made)
     stream.synchronize()  # sync: to time what follows
     began = time.perf_counter()
     for _ in range(times):
         parts.collector.collect()
     stream.synchronize()  # sync: likewise
     logged = job.phases.get("log", 0.0)
-    collected = len(found.walls) * (time.perf_counter() - began) / times
+    collected = made * (time.perf_counter() - began) / times
     collected = min(collected, job.wall_s - logged)
     phases = {"env": collected, "update": job.wall_s - logged - collected, "log": logged}
     return job._replace(phases=phases)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from stoker.config.check import divisors, largest_divisor
 from stoker.config.schema import Config
 from stoker.monitor.verdict import Costs
-from stoker.train.session import LOGS_APART_S
 from stoker.tune.pieces import Pieces
 
 _FEWEST_STEPS = 8
@@ -25,15 +24,12 @@ class Shortened(NamedTuple):
     def costs(self, here: Costs, log_every: int) -> Costs:
         """What a step of the job costs, by what a step here does.
 
-        Whatever is done once an iteration, or whenever it is logged, is as dear in both.
+        Whatever is done once an iteration, or whenever it is logged, is as dear in both; where
+        logs are so many seconds apart, they are so in both.
         """
-        now = here._replace(learning=here.learning * self.update_ratio, host=0.0)
-        if log_every == 0 and self.config.env.pool == "tensor":
-            iteration_s = now.total * self.config.total_batch * self.factor
-            host = here.host / self.factor / max(1.0, LOGS_APART_S / iteration_s)
-        else:
-            host = here.host / self.factor / max(1, log_every)
-        return now._replace(host=host)
+        by_time = log_every == 0 and self.config.env.pool == "tensor"
+        host = here.host if by_time else here.host / self.factor / max(1, log_every)
+        return here._replace(learning=here.learning * self.update_ratio, host=host)
 
 
 def iteration_s(config: Config, pieces: Pieces) -> float:

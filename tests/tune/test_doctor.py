@@ -94,7 +94,7 @@ class Scripted:
         job = Job(
             wall, 100, {**phases, "update": 2.0}, collecting, None, "process", 2, 10, 2, False
         )
-        return Rehearsed(job, [wall])
+        return Rehearsed(job, [wall], [1])
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ class Swapped(Scripted):
 
     def until_taken_over(self, most_s: float) -> Rehearsed:
         self._wall_s = 1.0
-        return Rehearsed(_learning(40.0, 400), [10.0] * 4)
+        return Rehearsed(_learning(40.0, 400), [10.0] * 4, [1] * 4)
 
     def measure(self, most_s: float) -> Rehearsed:
-        return Rehearsed(_learning(self._wall_s, 100), [self._wall_s])
+        return Rehearsed(_learning(self._wall_s, 100), [self._wall_s], [1])
 
 
 def _learning(wall_s: float, steps: int) -> Job:

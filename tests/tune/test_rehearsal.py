@@ -11,6 +11,7 @@ import pytest
 from stoker.config import resolve
 from stoker.config.schema import Config
 from stoker.train.overlap import OverlapTrial
+from stoker.train.session import LOGS_APART_S
 from stoker.tune.rehearsal import Rehearsal, _enough
 
 SMALL: dict[str, Any] = {
@@ -38,14 +39,27 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_iterations_are_made_and_nothing_is_left(elsewhere: Path) -> None:
     with Rehearsal(small(pool="inline")) as rehearsal:
         rehearsal.warm_up()
-        job, walls = rehearsal.measure(0.0, times=5)
+        job, walls, times = rehearsal.measure(0.0, times=5)
         assert len(walls) == 5
+        assert times == [1] * 5
         assert job.steps == 5 * 32
         assert sum(walls) <= job.wall_s
         assert {"env", "inference", "store", "update", "log"} <= job.phases.keys()
         assert rehearsal.save_s() > 0
         assert any(elsewhere.rglob("checkpoints/*"))
     assert list(elsewhere.iterdir()) == []
+
+
+def test_iterations_that_are_many_a_second_are_logged_as_seldom_as_in_the_run(
+    elsewhere: Path,
+) -> None:
+    """A log waits for the device: one an iteration would be measured in place of the run."""
+    with Rehearsal(small(env="tensor/CartPole-v1")) as rehearsal:
+        job, walls, times = rehearsal.measure(0.0, times=3)
+        assert rehearsal.warm_up() < sum(walls)
+    assert min(walls[1:]) >= LOGS_APART_S
+    assert sum(times) > 3 * len(times)
+    assert job.steps == 32 * sum(times)
 
 
 def test_the_settings_are_those_of_the_job(elsewhere: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from stoker.config import resolve
@@ -58,3 +60,10 @@ def test_a_step_costs_what_it_costs_in_the_job() -> None:
     job = shortened(JOB, 4, pieces()).costs(here, log_every=2)
     row = (0.1 / 128) / (0.06 / 64)
     assert job == pytest.approx((1.0, 2.0, 3.0, 4.0, 6.0 * row, 8.0 / 4 / 2, True))
+
+
+def test_logs_that_are_seconds_apart_cost_the_same_however_short_rollouts_are() -> None:
+    here = Costs(1.0, 2.0, 3.0, 4.0, 6.0, 8.0, overlapped=True)
+    tensors = dataclasses.replace(JOB, env=dataclasses.replace(JOB.env, pool="tensor"))
+    assert shortened(tensors, 4, pieces()).costs(here, log_every=0).host == 8.0
+    assert shortened(tensors, 4, pieces()).costs(here, log_every=1).host == 2.0
