@@ -288,8 +288,9 @@ class Stretch(NamedTuple):
 class Policy(Protocol):
     """What the collector needs of a policy. Noise comes in as a tensor, so acting is pure."""
 
-    generator: Generator
-    """Where `draw_noise` gets it from."""
+    @property
+    def generator(self) -> Generator:
+        """Where `draw_noise` gets it from."""
 
     def draw_noise(self, rows: int) -> Tensor: ...
 

@@ -11,10 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 BETAS = (0.9, 0.999)
+_ONE = np.ones(1, np.float32)
 APPLIED = 1024
 """Parameters that one program updates."""
 STOP_AT = 1.5
@@ -128,21 +130,29 @@ class Adam:
         self._steps, self._means, self._squares = (
             [self.state[f"{key}.{name}"] for name in parameters] for key in names
         )
+        self._scale = torch.ones(())
+        on_host = [self._scale, *self._steps] if self._steps[0].device.type == "cpu" else []
+        # The same memory, without torch's way to it, which takes longer than the work.
+        self._scale_on_host, *self._counts = [x.view(1).numpy() for x in on_host] or [np.ones(1)]
 
     @torch.no_grad()
     def step(self, rate: Tensor, skip: Tensor) -> None:
         """Update by the parameters' `grad`; not where `skip` is 1, which nobody fetches."""
         torch._foreach_add_(self._steps, 1)
-        self._move(rate, skip)
+        self._move(rate, found_inf=skip)
         torch._foreach_sub_(self._steps, [skip] * len(self._steps))
 
-    def step_quickly(self, rate: Tensor) -> None:
-        """The same in any case, where no gradients are recorded: less to start, on a CPU."""
-        for count in self._steps:
-            count.add_(1)
-        self._move(rate, None)
+    def step_quickly(self, rate: Tensor, too_long: float) -> None:
+        """The same in any case, where no gradients are recorded, on a CPU: less to start.
 
-    def _move(self, rate: Tensor, skip: Tensor | None) -> None:
+        Gradients are `too_long` times as long as they may be, if that is more than 1.
+        """
+        for count in self._counts:
+            np.add(count, _ONE, out=count)
+        self._scale_on_host[0] = too_long
+        self._move(rate, grad_scale=self._scale if too_long > 1.0 else None)
+
+    def _move(self, rate: Tensor, **what: Tensor | None) -> None:
         torch._fused_adam_(
             self._parameters,
             cast(list[Tensor], [parameter.grad for parameter in self._parameters]),
@@ -157,5 +167,5 @@ class Adam:
             eps=self._eps,
             amsgrad=False,
             maximize=False,
-            found_inf=skip,
+            **what,
         )

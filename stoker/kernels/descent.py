@@ -7,7 +7,8 @@ be made is not made on the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,22 @@ from stoker.kernels.adam import Adam
 
 _ALL = "all"
 _NORM = "train/grad_norm"
+_DENORMAL = 5e-324
+
+
+@contextmanager
+def flushing_denormals() -> Iterator[None]:
+    """Take numbers below 1e-38 for 0, in this thread.
+
+    The mean gradient of a unit that is never active shrinks to them within a thousand updates, and
+    a CPU takes a fifth longer for Adam then.
+    """
+    flushed = _DENORMAL * 1.0 == 0.0  # by whoever called
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(flushed)
 
 
 class Descent:
@@ -125,9 +142,7 @@ class FlatDescent(Descent):
         norm = math.sqrt(torch.dot(self._gradient, self._gradient).item())  # sync: on the CPU
         if not math.isfinite(norm):
             return norm
-        if norm > self._most_norm:
-            self._gradient.mul_(self._most_norm / (norm + 1e-6))
-        self._optimiser.step_quickly(rate)
+        self._optimiser.step_quickly(rate, (norm + 1e-6) / self._most_norm)
         return norm
 
     def count(self, metrics: Mapping[str, Tensor], norms: Tensor, tried: Tensor) -> Tensor:

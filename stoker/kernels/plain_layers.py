@@ -1,82 +1,92 @@
 """Linear layers and their gradient by hand, for a CPU.
 
-Where a minibatch is small, autograd's own work takes longer than the matrix products, and making
-tensors takes long, too: what lies between the layers is used again for rows that are as many.
+Where a minibatch is small, autograd's own work takes longer than the matrix products, and so does
+making tensors: whatever lies between the layers is made once, for as many rows as there will be,
+and so are the operations on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 ACTIVATIONS = ("relu", "tanh")
 
 _through_relu = torch.ops.aten.threshold_backward.grad_input
 _through_tanh = torch.ops.aten.tanh_backward.grad_input
 
-
-class _Layer(NamedTuple):
-    weight: Tensor
-    across: Tensor
-    """The weight, transposed."""
-    bias: Tensor
-    weight_slope: Tensor | None
-    bias_slope: Tensor | None
+Operation = Callable[[], object]
 
 
 class PlainLayers:
-    """A stack of layers, all but the last followed by the activation; parameters are read where
-    they are now, and gradients are written to their `grad`, which must be there by then."""
+    """A stack of layers, all but the last followed by the activation, for `rows` rows at once.
 
-    def __init__(self, layers: Sequence[nn.Linear], activation: str) -> None:
+    Parameters are read where they are when this is made. Gradients of the first `learned` rows are
+    written to their `grad`, which must be there by then.
+    """
+
+    def __init__(
+        self, layers: Sequence[nn.Linear], activation: str, rows: int, learned: int = 0
+    ) -> None:
         assert activation in ACTIVATIONS
-        *self._hidden, self._last = [
-            _Layer(x.weight.data, x.weight.data.t(), x.bias.data, x.weight.grad, x.bias.grad)
-            for x in layers
-        ]
-        self._relu = activation == "relu"
-        self._size = self._learned = -1
-        self._seen: list[Tensor] = []
-        self._activated: list[Tensor] = []
-        self._slopes: list[tuple[Tensor, Tensor]] = []
+        self._relu, self._rows, self._learned = activation == "relu", rows, learned
+        self._weights = [(layer.bias.data, layer.weight.data.t()) for layer in layers]
+        self._width = layers[-1].out_features
+        self._activated = [torch.empty(rows, layer.out_features) for layer in layers[:-1]]
+        self.slope = torch.zeros(learned, self._width)
+        """Of a loss over the first `learned` rows: to be written before `backward`."""
+        self._way_back = self._operations(layers) if learned else []
+        self._seen = torch.empty(0)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """[n, in] to [n, out]; what the layers saw is kept for `backward`, until the next rows."""
-        if rows.shape[0] != self._size:
-            self._size, self._learned = rows.shape[0], -1
-            widths = [layer.bias.shape[0] for layer in self._hidden]
-            self._activated = [rows.new_empty(self._size, width) for width in widths]
-        self._seen = [rows, *self._activated]
-        for layer, kept in zip(self._hidden, self._activated, strict=True):
-            torch.addmm(layer.bias, rows, layer.across, out=kept)
-            rows = kept.relu_() if self._relu else kept.tanh_()
-        return torch.addmm(self._last.bias, rows, self._last.across)
-
-    def backward(self, slope: Tensor) -> None:
-        """From the slope [m, out] of a loss over the first m rows to the parameters' gradients."""
-        size = slope.shape[0]
-        if size != self._learned:
-            self._learned = size
-            self._slopes = [(x, x.t()) for x in map(torch.empty_like, self._first(size)[1:])]
-        seen, layer = self._first(size), self._last
-        self._write(layer, slope, slope.t(), seen[-1])
-        for place in reversed(range(len(self._hidden))):
-            below, across = self._slopes[place]
-            activated = seen[place + 1]  # of which the slope before the activation follows
-            torch.mm(slope, layer.weight, out=below)
+    def _operations(self, layers: Sequence[nn.Linear]) -> list[Operation]:
+        """From `slope` to all gradients but that of the first layer's weight."""
+        saw = [activated[: self._learned] for activated in self._activated]
+        slopes = [*map(torch.empty_like, saw), self.slope]
+        self._first_slope, ones = slopes[0].t(), torch.ones(self._learned)
+        operations: list[Operation] = []
+        for place in reversed(range(len(layers))):
+            layer, slope = layers[place], slopes[place]
+            across = slope.t()
+            operations.append(partial(torch.mv, across, ones, out=layer.bias.grad))
+            if place == 0:
+                self._first_weight_slope = layer.weight.grad
+                continue
+            given, below = saw[place - 1], slopes[place - 1]
+            operations.append(partial(torch.mm, across, given, out=layer.weight.grad))
+            operations.append(partial(torch.mm, slope, layer.weight.data, out=below))
             if self._relu:
-                _through_relu(below, activated, 0.0, grad_input=below)
+                operations.append(partial(_through_relu, below, given, 0.0, grad_input=below))
             else:
-                _through_tanh(below, activated, grad_input=below)
-            slope, layer = below, self._hidden[place]
-            self._write(layer, slope, across, seen[place])
+                operations.append(partial(_through_tanh, below, given, grad_input=below))
+        return operations
 
-    def _first(self, size: int) -> list[Tensor]:
-        return self._seen if size == self._size else [rows[:size] for rows in self._seen]
+    def forward(self, rows: Tensor, out: Tensor) -> None:
+        """[rows, in] into `out` [rows, out]; what the layers saw is kept for `backward`."""
+        self._seen = rows
+        for (bias, across), into in zip(self._weights, self._activated, strict=False):
+            torch.addmm(bias, rows, across, out=into)
+            rows = into.relu_() if self._relu else into.tanh_()
+        bias, across = self._weights[-1]
+        torch.addmm(bias, rows, across, out=out)
 
-    def _write(self, layer: _Layer, slope: Tensor, across: Tensor, seen: Tensor) -> None:
-        torch.mm(across, seen, out=layer.weight_slope)
-        torch.sum(slope, 0, out=layer.bias_slope)
+    def judge(self, rows: Tensor) -> Tensor:
+        """Of any number of rows [n, in], in parts that stay in the cache: [n, out]."""
+        if len(rows) == self._rows:
+            out = rows.new_empty(self._rows, self._width)
+            self.forward(rows, out)
+            return out
+        whole = F.pad(rows, (0, 0, 0, -len(rows) % self._rows))
+        out = whole.new_empty(len(whole), self._width)
+        for part, into in zip(whole.split(self._rows), out.split(self._rows), strict=True):
+            self.forward(part, into)
+        return out[: len(rows)]
+
+    def backward(self) -> None:
+        """From `slope` to the parameters' gradients."""
+        for operation in self._way_back:
+            operation()
+        torch.mm(self._first_slope, self._seen[: self._learned], out=self._first_weight_slope)

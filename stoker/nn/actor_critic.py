@@ -29,6 +29,7 @@ class ActorCritic(ObservingPolicy):
     def __init__(self, spec: EnvSpec, settings: NetworkSettings, normalize_obs: bool) -> None:
         super().__init__(spec, normalize_obs)
         leaves, sizes = spec.observation, settings.network_arch
+        self.leaves, self.activation = leaves, settings.activation
         self.actor = Encoder(leaves, sizes, settings.activation)
         judged = settings.critic_sizes
         self.critic = (
@@ -75,7 +76,10 @@ class ActorCritic(ObservingPolicy):
 
     @torch.no_grad()
     def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
-        raw = self.decide(self.actor(self.normalised(obs)))
+        return self.decided(self.decide(self.actor(self.normalised(obs))), action_mask, noise)
+
+    def decided(self, raw: Tensor, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
+        """Actions drawn from the distributions that `raw` [n, raw_width] stands for."""
         return PolicyOutput(*self.head.sample(raw, action_mask, noise))
 
     @torch.no_grad()

@@ -107,7 +107,11 @@ class QNetwork(ObservingPolicy):
             # One draw for all who act at once: it is the network that is noisy, not each of them.
             choices = self.columns(self(obs, noise[0]), action_mask)
             return PolicyOutput(choices.argmax(-1), noise.new_zeros(len(noise)))
-        choices = self.columns(self(obs), action_mask)
+        return self.decided(self(obs), action_mask, noise)
+
+    def decided(self, raw: Tensor, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
+        """The best actions by `raw` [n, sum of choices]; some by chance, as `epsilon` says."""
+        choices = self.columns(raw, action_mask)
         chance, lots = noise[:, :1], noise[:, 1:].unflatten(1, self.columns.shape)
         if action_mask is not None or self.columns.ragged:
             lots = lots.masked_fill(choices == torch.finfo(choices.dtype).min, -1.0)

@@ -35,6 +35,7 @@ from stoker.storage.on_device import DeviceStorage
 from stoker.storage.rollout import RolloutStorage
 from stoker.storage.staged import StagedStorage
 from stoker.train import devices, memory, population
+from stoker.train.by_hand import quick_to_act
 from stoker.train.fused import SHUFFLED_APART, Fused, why_not
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.parts import Lesson, Parts
@@ -258,14 +259,16 @@ def _make_collector(
     rows = capacity(config) if elsewhere else config.learning.n_steps
     if not may_overlap(config, elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
-        gatherer = Gatherer(pool, policy, clock, config.run.seed, device)
+        acts = quick_to_act(policy, pool.n_envs)
+        gatherer = Gatherer(pool, acts, clock, config.run.seed, device)
         in_step = InStepCollector(gatherer, StagedStorage(*shape, device))
         return _Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
     acting, collect_clock = (
         make_policy(pool.spec, config, device, config.run.seed),
         PhaseClock(),
     )
-    given = (pool, acting, collect_clock, config.run.seed, device)
+    acts = quick_to_act(acting, pool.n_envs)
+    given = (pool, acts, collect_clock, config.run.seed, device)
     oldest = config.env.max_lag if config.env.pool == "io" else 0
     gatherer = FreeGatherer(*given, oldest=oldest) if elsewhere else Gatherer(*given)
     storages = (

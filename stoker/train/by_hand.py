@@ -1,4 +1,4 @@
-"""Updates of DQN on a CPU, where the network is a few plain layers.
+"""Acting, and updates of DQN, on a CPU, where the network is a few plain layers.
 
 Minibatches are small there, and most of an update's time is that of starting some eighty little
 operations. So what does not depend on the updates before is worked out for many updates at once:
@@ -8,33 +8,67 @@ rows, what the target network says of them, and what is reported. Thirty are lef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from stoker.algos import dqn
-from stoker.kernels.descent import FlatDescent
+from stoker.kernels.descent import FlatDescent, flushing_denormals
 from stoker.kernels.plain_layers import ACTIVATIONS, PlainLayers
 from stoker.nn.q_network import QNetwork
-from stoker.types import PLAIN, Transitions
+from stoker.train.policies import TrainedPolicy
+from stoker.types import PLAIN, DeviceObs, Policy, PolicyOutput, Transitions
 
-Aim = Callable[[Tensor], Tensor]
+Aim = Callable[[np.ndarray], np.ndarray]
+"""What rows are worth, [B, 1], by what the network that learns says of them, [..., choices]."""
 _MOST = 2**20  # numbers of observations that are drawn at once
+_JUDGED = 256  # rows that the target network judges at once: more leave the cache
 
 
-def is_plain(policy: QNetwork) -> bool:
+def is_plain(policy: TrainedPolicy) -> bool:
     """Whether the network is no more than layers over one vector."""
     (name, leaf), *others = policy.leaves.items()
     one_vector = name == PLAIN and not others and leaf.kind == "vector"
-    more = policy.dueling or policy.noise_width or policy.activation not in ACTIVATIONS
-    return one_vector and not more
+    more = isinstance(policy, QNetwork) and (policy.dueling or policy.noise_width)
+    return one_vector and policy.activation in ACTIVATIONS and not more
 
 
-def _layers(policy: QNetwork) -> list[nn.Linear]:
-    modules = [module for module in policy.encoder.trunk if isinstance(module, nn.Linear)]
-    return [*modules, policy.judge]
+def _layers(policy: TrainedPolicy) -> list[nn.Linear]:
+    """Those that decide."""
+    encoder, last = (
+        (policy.encoder, policy.judge)
+        if isinstance(policy, QNetwork)
+        else (policy.actor, policy.decide)
+    )
+    return [*(module for module in encoder.trunk if isinstance(module, nn.Linear)), last]
+
+
+def quick_to_act(policy: TrainedPolicy, rows: int) -> Policy:
+    """`policy`, which mostly acts for so many at once; quicker, where that is possible."""
+    on_host = next(policy.parameters()).device.type == "cpu"
+    return ActingByHand(policy, rows) if on_host and is_plain(policy) else policy
+
+
+class ActingByHand:
+    """A policy that is plain and acts without modules; as to all else it is what it was."""
+
+    def __init__(self, policy: TrainedPolicy, rows: int) -> None:
+        self.policy = policy
+        self._decide = PlainLayers(_layers(policy), policy.activation, min(rows, _JUDGED))
+        self.act_greedily, self.appraise = policy.act_greedily, policy.appraise
+        self.draw_noise, self.value = policy.draw_noise, policy.value
+
+    @property
+    def generator(self) -> torch.Generator:
+        return self.policy.generator
+
+    @torch.inference_mode()
+    def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
+        seen = self.policy.normalised(obs)[PLAIN].flatten(1)
+        return self.policy.decided(self._decide.judge(seen), action_mask, noise)
 
 
 class ByHand:
@@ -51,13 +85,15 @@ class ByHand:
         minibatch: int,
         double: bool,
     ) -> None:
-        online, other = _layers(policy), _layers(target)
-        self._online = PlainLayers(online, policy.activation)
-        self._target = PlainLayers(other, policy.activation)
+        layers, rows = _layers(policy), (1 + double) * minibatch
+        self._online = PlainLayers(layers, policy.activation, rows, learned=minibatch)
+        self._target = PlainLayers(_layers(target), policy.activation, _JUDGED)
         self._policy, self._descent, self._double = policy, descent, double
         self._minibatch = minibatch
         self._starts = torch.tensor(policy.nvec).cumsum(0) - torch.tensor(policy.nvec)
-        self.at_once = max(1, _MOST // (2 * minibatch * online[0].in_features))
+        self._place = policy.columns.place.numpy()
+        self._each = np.arange(minibatch * len(policy.nvec))
+        self.at_once = max(1, _MOST // (2 * minibatch * layers[0].in_features))
 
     @torch.no_grad()
     def __call__(
@@ -68,54 +104,78 @@ class ByHand:
         now, then = (part.unflatten(0, (-1, size)) for part in seen.chunk(2))
         # With a double network, what is seen now and what is seen then go through it together.
         rows = torch.cat((now, then), 1) if self._double else now
-        ahead = self._aims(batch, self._judged(then, batch.next_mask), len(now))
         chosen = torch.zeros(len(batch.action), sum(self._policy.nvec))
         chosen.scatter_(1, batch.action + self._starts, 1.0)
-        chosen, share = (
-            part.unflatten(0, (-1, size))
-            for part in (chosen, batch.weight.unsqueeze(1) / (size * width))
+        share = batch.weight.unsqueeze(1) / (size * width)
+        chosen, share, counts = (
+            part.unflatten(0, (-1, size)) for part in (chosen, share, chosen * share)
         )
         tried = share.amax((1, 2)) > 0
-        aims, gaps, norms = [], [], []
-        each = zip(rows, ahead, chosen, share, tried.tolist(), strict=True)  # sync: on the CPU
-        for row, aim, at, part, may in each:
-            value = self._online.forward(row)
-            aims.append(aim(value))
-            # 0 for what was not chosen; but NaN, if the aim is not finite, and so is the gradient.
-            gap = (value[:size] if self._double else value).sub_(aims[-1]).mul_(at)
-            gaps.append(gap)
-            self._online.backward(gap.clamp(-1.0, 1.0).mul_(part))
-            norms.append(self._descent.move(rate) if may else math.nan)
-        gap = torch.stack(gaps)
+        wanted = tried.tolist()  # sync: on the CPU
+        with torch.inference_mode(), flushing_denormals(), np.errstate(all="ignore"):
+            aims = self._aims(batch, then)
+            value, aim, norms = self._move(rows, aims, counts.numpy(), wanted, rate)
+        gap = (value - aim) * chosen
         near, error = gap.clamp(-1.0, 1.0), gap.abs().sum(-1) / width
         metrics = {
             "train/loss": (share * near * (gap - 0.5 * near)).sum((1, 2)),
-            "train/q_mean": gap.sum((1, 2)) / (size * width) + torch.stack(aims).mean((1, 2)),
+            "train/q_mean": gap.sum((1, 2)) / (size * width) + aim.mean((1, 2)),
             "train/td_error": error.mean(1),
         }
-        return error.flatten(), self._descent.count(metrics, torch.tensor(norms), tried)
+        return error.flatten(), self._descent.count(metrics, norms, tried)
 
-    def _judged(self, then: Tensor, mask: Tensor | None) -> Tensor:
-        """What the target network says of [U, B, ...]: [U * B, A, W]."""
-        return self._policy.columns(self._target.forward(then.flatten(0, 1)), mask)
+    def _move(
+        self,
+        rows: Tensor,
+        aims: Sequence[Aim],
+        counts: np.ndarray,
+        wanted: Sequence[bool],
+        rate: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Make updates: what was said of rows [U, B, choices], what was aimed at [U, B, 1], and of
+        each update the gradient's norm. Numbers that are few are cheaper to handle with NumPy."""
+        online, size = self._online, self._minibatch
+        values = torch.empty(*rows.shape[:2], counts.shape[2])
+        slope, aimed, norms = online.slope.numpy(), [], []
+        least, most = -np.ones_like(slope), np.ones_like(slope)
+        each = zip(rows, values, values.numpy(), aims, counts, wanted, strict=True)
+        for row, value, said, aim, counting, may in each:
+            online.forward(row, value)
+            aimed.append(aim(said))
+            # 0 for what was not chosen; but NaN, if the aim is not finite, and so is the gradient.
+            np.subtract(said[:size], aimed[-1], out=slope)
+            np.maximum(slope, least, out=slope)
+            np.minimum(slope, most, out=slope)
+            np.multiply(slope, counting, out=slope)
+            online.backward()
+            norms.append(self._descent.move(rate) if may else math.nan)
+        return values[:, :size], torch.from_numpy(np.stack(aimed)), torch.tensor(norms)
 
-    def _aims(self, batch: Transitions, judged: Tensor, updates: int) -> list[Aim]:
-        """Of each update; what the network that learns says of the same is used if it is double."""
+    def _aims(self, batch: Transitions, then: Tensor) -> list[Aim]:
+        """Of each update; if it is double, by what the network that learns will say of the same."""
+        updates, size = then.shape[:2]
+        columns, mask = self._policy.columns, batch.next_mask
+        judged = columns(self._target.judge(then.flatten(0, 1)), mask)
         if not self._double:
             aims = dqn.targets(judged, judged, batch.reward, batch.discount)
-            return [partial(_known, aim) for aim in aims.view(updates, -1, 1)]
-        parts = (judged, batch.reward, batch.discount)
-        split = [part.unflatten(0, (updates, -1)).unbind() for part in parts]
-        mask = batch.next_mask
-        masks = [None] * updates if mask is None else mask.unflatten(0, (updates, -1)).unbind()
-        return [partial(self._doubled, *each) for each in zip(*split, masks, strict=True)]
+            return [partial(_known, aim) for aim in aims.view(updates, -1, 1).numpy()]
+        reward, discount = batch.reward[:, None, None], batch.discount[:, None, None]
+        worth = (reward + discount * judged).view(updates, len(self._each), -1).numpy()
+        never: Sequence[np.ndarray | None] = [None] * updates
+        if mask is not None or columns.ragged:
+            least = torch.finfo(judged.dtype).min
+            never = (judged == least).unflatten(0, (updates, size)).numpy()
+        return [partial(self._doubled, *each) for each in zip(worth, never, strict=True)]
 
-    def _doubled(
-        self, judged: Tensor, reward: Tensor, discount: Tensor, mask: Tensor | None, value: Tensor
-    ) -> Tensor:
-        chosen_by = self._policy.columns(value[len(reward) :], mask)
-        return dqn.targets(judged, chosen_by, reward, discount).unsqueeze(1)
+    def _doubled(self, worth: np.ndarray, never: np.ndarray | None, said: np.ndarray) -> np.ndarray:
+        """By what the choices are worth [B * A, W], and which are impossible."""
+        size = self._minibatch
+        choices = said[size:][:, self._place]
+        if never is not None:
+            choices[never] = -np.inf
+        found = worth[self._each, choices.argmax(-1).ravel()].reshape(size, -1)
+        return found if found.shape[1] == 1 else found.mean(1, keepdims=True)
 
 
-def _known(aim: Tensor, _: Tensor) -> Tensor:
+def _known(aim: np.ndarray, _: np.ndarray) -> np.ndarray:
     return aim

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stoker.kernels.descent import Descent, FlatDescent
+from stoker.kernels.descent import Descent, FlatDescent, flushing_denormals
 from stoker.kernels.plain_layers import ACTIVATIONS, PlainLayers
 
 
@@ -34,12 +34,55 @@ def test_the_gradient_is_autograds_over_the_first_rows(
     gradients = [p.grad.clone() for p in parameters if p.grad is not None]
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 7.0)  # what was there is gone
+    plain, out = PlainLayers(layers, activation, rows=10, learned=6), torch.empty(10, sizes[-1])
     with torch.no_grad():
-        plain = PlainLayers(layers, activation)
-        torch.testing.assert_close(plain.forward(rows), expected)
-        plain.backward(weight)
+        for _ in range(2):  # what lies between the layers is used again
+            plain.forward(rows, out)
+            torch.testing.assert_close(out, expected)
+            plain.slope.copy_(weight)
+            plain.backward()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 4, 5, 8, 9])
+def test_any_number_of_rows_is_judged(number: int) -> None:
+    layers, rows = make_layers(4, 8, 2), torch.randn(number, 4)
+    plain = PlainLayers(layers, "tanh", rows=4)
+    with torch.no_grad():
+        expected = layers[1](torch.tanh(layers[0](rows)))
+        torch.testing.assert_close(plain.judge(rows), expected)
+
+
+def test_denormals_are_flushed_only_meanwhile() -> None:
+    tiny = torch.tensor([1e-40])
+    for outside in (False, True):
+        torch.set_flush_denormal(outside)
+        try:
+            with flushing_denormals():
+                assert (tiny * 1.0).item() == 0.0
+            assert ((tiny * 1.0).item() == 0.0) is outside
+        finally:
+            torch.set_flush_denormal(False)
+
+
+def test_a_quick_step_is_one_with_the_gradient_clipped() -> None:
+    """By autograd's optimiser, for gradients that are shorter and longer than they may be."""
+    parameters = dict(nn.Sequential(*make_layers(3, 5, 2)).named_parameters())
+    copies = [nn.Parameter(p.detach().clone()) for p in parameters.values()]
+    descent = FlatDescent(parameters, 1e-8, 0.5)
+    adam = torch.optim.Adam(copies, lr=0.01, eps=1e-8)
+    for size in (0.01, 1.0, 0.1, 3.0):
+        for copy, parameter in zip(copies, parameters.values(), strict=True):
+            copy.grad = size * torch.randn_like(copy)
+            assert isinstance(parameter.grad, Tensor)
+            parameter.grad.copy_(copy.grad)
+        expected = nn.utils.clip_grad_norm_(copies, 0.5)
+        adam.step()
+        with torch.no_grad():
+            assert descent.move(torch.tensor(0.01)) == pytest.approx(float(expected), rel=1e-5)
+        for copy, parameter in zip(copies, parameters.values(), strict=True):
+            torch.testing.assert_close(parameter, copy)
 
 
 def test_a_flat_buffer_is_updated_as_its_parts_are() -> None:

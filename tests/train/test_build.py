@@ -19,6 +19,7 @@ from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 from stoker.train import devices
 from stoker.train.build import build
+from stoker.train.by_hand import ActingByHand
 from stoker.train.parts import Parts
 from stoker.train.sizes import check_fit, memory_need
 
@@ -67,7 +68,9 @@ def test_how_rollouts_are_collected_follows_from_the_setting_and_the_pool(
     assert (parts.trial is not None) == tried
     twice = ahead or tried
     assert told["storage"].why == ("two" if twice else "one rollout")
-    assert (parts.collector.gatherer.policy is parts.policy) == (not twice)
+    acts = parts.collector.gatherer.policy
+    assert isinstance(acts, ActingByHand)
+    assert (acts.policy is parts.policy) == (not twice)
 
 
 def test_a_preset_for_more_cores_names_the_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:

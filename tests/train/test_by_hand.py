@@ -1,0 +1,165 @@
+"""Acting and learning without modules and autograd: the same as with them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stoker.config import resolve
+from stoker.kernels.descent import FlatDescent
+from stoker.learn.q_learner import OneByOne
+from stoker.nn.q_network import QNetwork
+from stoker.train.by_hand import ActingByHand, ByHand, is_plain, quick_to_act
+from stoker.train.policies import make_policy
+from stoker.train.replaying import _gradient_by_autograd
+from stoker.types import PLAIN, ActionSpec, EnvSpec, LeafSpec, Transitions
+
+CPU = torch.device("cpu")
+RATE = torch.tensor(0.01)
+ROWS = 8
+
+
+def spec_of(*nvec: int, mask: bool = False) -> EnvSpec:
+    kind = "discrete" if len(nvec) == 1 else "multi_discrete"
+    action = ActionSpec(kind, (), "int64", nvec=nvec, start=(0,) * len(nvec))
+    return EnvSpec("made up", {PLAIN: LeafSpec("vector", (5,), "float32")}, action, mask)
+
+
+def policy_of(spec: EnvSpec, algo: str = "dqn", **settings: Any) -> Any:
+    given = {"algo": algo, "env": "x:y", "network_arch": "16,8", "device": "cpu", **settings}
+    policy = make_policy(spec, resolve(given, on_gpu=False), CPU, seed=3)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in policy.parameters():  # biases begin as 0
+        parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return policy
+
+
+def mask_of(spec: EnvSpec, rows: int) -> torch.Tensor | None:
+    if not spec.has_mask:
+        return None
+    allowed = torch.rand(rows, sum(spec.action.nvec)) < 0.5
+    allowed[:, np.cumsum([0, *spec.action.nvec[:-1]])] = True  # one at least of each column
+    return allowed
+
+
+SPECS = [spec_of(3), spec_of(2, 4, 3), spec_of(4, mask=True), spec_of(3, 2, mask=True)]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.action.nvec}{spec.has_mask}")
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "activation": "tanh"}])
+@pytest.mark.parametrize("rows", [ROWS, 3])
+def test_acting_by_hand_is_acting(
+    spec: EnvSpec, algo: str, settings: dict[str, Any], rows: int
+) -> None:
+    policy = policy_of(spec, algo, **settings)
+    if algo == "dqn":
+        policy.epsilon.fill_(0.3)
+    quick = quick_to_act(policy, ROWS)
+    assert isinstance(quick, ActingByHand)
+    assert quick.generator is policy.generator
+    obs, mask = {PLAIN: torch.randn(rows, 5)}, mask_of(spec, rows)
+    policy.update_moments({PLAIN: torch.randn(4, rows, 5)}, torch.ones(4, rows, dtype=torch.bool))
+    noise = quick.draw_noise(rows)
+    expected, found = policy.act(obs, mask, noise), quick.act(obs, mask, noise)
+    assert torch.equal(found.action, expected.action)
+    torch.testing.assert_close(found.log_prob, expected.log_prob)
+    with torch.no_grad():  # it acts by the weights as they are now, not by those of its making
+        for parameter in policy.parameters():
+            parameter.mul_(-1.0)
+    assert torch.equal(quick.act(obs, mask, noise).action, policy.act(obs, mask, noise).action)
+    torch.testing.assert_close(quick.value(obs), policy.value(obs))
+
+
+def test_who_is_not_plain_acts_as_ever() -> None:
+    policy = policy_of(spec_of(3), dueling=True)
+    assert not is_plain(policy)
+    assert quick_to_act(policy, ROWS) is policy
+
+
+def transitions(spec: EnvSpec, updates: int) -> Transitions:
+    rows, nvec = updates * ROWS, spec.action.nvec
+    return Transitions(
+        {PLAIN: torch.randn(2 * rows, 5)},
+        torch.stack([torch.randint(0, n, (rows,)) for n in nvec], 1),
+        mask_of(spec, rows),
+        torch.randn(rows),
+        torch.where(torch.rand(rows) < 0.2, 0.0, 0.97),
+        torch.rand(rows) + 0.1,
+    )
+
+
+def learned(
+    spec: EnvSpec, batch: Transitions, double: bool, by_hand: bool, most_norm: float = 0.5
+) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+    """The weights after updates along `batch`, each row's error, and which updates were made."""
+    policy, target = policy_of(spec), policy_of(spec)
+    assert isinstance(policy, QNetwork)
+    with torch.no_grad():
+        for parameter in target.parameters():
+            parameter.mul_(1.2)
+    descent = FlatDescent(dict(policy.named_parameters()), 1e-8, most_norm)
+    if by_hand:
+        error, made = ByHand(policy, target, descent, ROWS, double)(batch, None, RATE)
+    else:
+        updates = OneByOne(_gradient_by_autograd(policy, target, double), descent)
+        each = [updates(part, None, RATE) for part in parts_of(batch)]
+        error, made = torch.cat([e for e, _ in each]), torch.stack([m for _, m in each])
+    return {name: p.detach().clone() for name, p in policy.named_parameters()}, error, made
+
+
+def parts_of(batch: Transitions) -> list[Transitions]:
+    """The minibatches of some updates."""
+    count = len(batch.reward) // ROWS
+    now, then = (half.split(ROWS) for half in batch.obs[PLAIN].chunk(2))
+    mask = [None] * count if batch.next_mask is None else batch.next_mask.split(ROWS)
+    rest = (batch.action, batch.reward, batch.discount, batch.weight)
+    action, reward, discount, weight = (field.split(ROWS) for field in rest)
+    return [
+        Transitions(
+            {PLAIN: torch.cat((now[i], then[i]))},
+            action[i],
+            mask[i],
+            reward[i],
+            discount[i],
+            weight[i],
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.action.nvec}{spec.has_mask}")
+@pytest.mark.parametrize("double", [False, True])
+def test_many_updates_by_hand_are_as_many_by_autograd(spec: EnvSpec, double: bool) -> None:
+    """Also for columns of other widths, for masks, and for gradients that are clipped or not."""
+    torch.manual_seed(5)
+    batch = transitions(spec, updates=9)
+    for most_norm in (0.05, 100.0):
+        found, error, made = learned(spec, batch, double, True, most_norm)
+        expected, its_error, its_made = learned(spec, batch, double, False, most_norm)
+        assert made.tolist() == its_made.tolist() == [True] * 9
+        torch.testing.assert_close(error, its_error, rtol=1e-3, atol=1e-4)
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_an_update_that_is_not_finite_or_has_no_row_is_not_made(double: bool) -> None:
+    torch.manual_seed(6)
+    spec = spec_of(3)
+    batch = transitions(spec, updates=3)
+    batch.reward[ROWS] = math.nan
+    batch.weight[2 * ROWS :] = 0.0
+    found, error, made = learned(spec, batch, double, True)
+    assert made.tolist() == [True, False, False]
+    one = Transitions(
+        {PLAIN: torch.cat([half[:ROWS] for half in batch.obs[PLAIN].chunk(2)])},
+        *(None if field is None else field[:ROWS] for field in batch[1:]),
+    )
+    expected, _, _ = learned(spec, one, double, True)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert error[ROWS].isnan()
