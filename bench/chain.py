@@ -110,7 +110,7 @@ def updates_needed(per: bool, length: int, seed: int) -> int:
     for made in range(0, _MOST, _LOOKS_APART):
         if float((table.data[:length] - truth).square().mean()) < _RIGHT:
             return made
-        learner._make_updates(_LOOKS_APART)
+        learner.make(_LOOKS_APART)
     return _MOST
 
 

@@ -225,7 +225,7 @@ def _updates() -> Iterator[Row]:
 
 def _update_rate(parts: Parts) -> float:
     assert isinstance(parts.learner, QLearner)
-    return 50 * _rate(partial(parts.learner._make_updates, 50))
+    return 50 * _rate(partial(parts.learner.make, 50))
 
 
 def _slow() -> Iterator[Row]:

@@ -84,7 +84,8 @@ class Descent:
         """What is counted; the same every time."""
         if not self._names:
             self._names = list(measures)
-            self._sums = self.made.new_zeros(len(self._names))
+            with torch.inference_mode(False):  # it is changed outside of that, too
+                self._sums = self.made.new_zeros(len(self._names))
 
     def _clipped(self) -> Tensor:
         """The gradient's norm, before it was scaled down to the most there may be."""

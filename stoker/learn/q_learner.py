@@ -6,7 +6,8 @@ be captured. Nothing is fetched from the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
@@ -25,16 +26,21 @@ QGradient = Callable[[Transitions, Tensor | None], QLoss]
 """Rows and the noise of noisy networks, [3, ...], to their loss, whose gradient is added."""
 
 
+Updating = Generator[None, None, tuple[Tensor, Tensor]]
+"""Yields when an update is made; in the end, each row's error [U * B], and which were made, [U] or
+[]."""
+
+
 class QUpdates(Protocol):
     """Updates, one after the other, from rows that were drawn for all of them."""
 
     at_once: int
     """How many may be asked for; with more than one, the target stays as it is meanwhile."""
 
-    def __call__(
-        self, batch: Transitions, noise: Tensor | None, rate: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Update: each row's error [U * B], and which updates were made, [U] or []."""
+    def __call__(self, batch: Transitions, noise: Tensor | None, rate: Tensor) -> Updating: ...
+
+    def within(self) -> AbstractContextManager[None]:
+        """What updates are made in."""
 
 
 class OneByOne:
@@ -45,14 +51,16 @@ class OneByOne:
     def __init__(self, gradient: QGradient, descent: Descent) -> None:
         self._gradient, self._descent = gradient, descent
 
-    def __call__(
-        self, batch: Transitions, noise: Tensor | None, rate: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: Transitions, noise: Tensor | None, rate: Tensor) -> Updating:
         self._descent.forget()
         loss = self._gradient(batch, noise)
         allowed = batch.weight.amax() > 0
         made = self._descent.step(rate, loss.total, loss.metrics, allowed)
+        yield
         return loss.error.detach(), made
+
+    def within(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Lots(NamedTuple):
@@ -64,7 +72,11 @@ class Lots(NamedTuple):
 
 
 class QLearner:
-    """Has the replay's rows made into `updates`, as many as are due; owns the target's weights."""
+    """Has the replay's rows made into `updates`, as many as are due; owns the target's weights.
+
+    All at once (`learn`), or some at a time: `take` steps, `go_on` with the updates that are due
+    for them, and `report`.
+    """
 
     micro_batch = 0
 
@@ -93,8 +105,9 @@ class QLearner:
         self._beta = torch.tensor(settings.per_beta, device=device)
         self._descent = descent
         self._at_once = 1 if settings.per else updates.at_once  # each changes priorities
-        self._update = Steps(self._step, captures=executor == "graph")
+        self._captured = Steps(self._step, captures=True) if executor == "graph" else None
         self._steps = self._updates = 0
+        self._under_way: Iterator[None] | None = None
 
     @property
     def _since(self) -> int:
@@ -120,25 +133,66 @@ class QLearner:
 
     def learn(self, steps: int) -> LearnReport:
         """The updates that are due now that `steps` more were made, which the replay has."""
-        self._steps += steps
-        owed = int(self.settings.update_ratio * self._since + _ROUNDED)
-        self._descent.begin()
-        self._make_updates(max(0, owed - self._updates))
-        return LearnReport(self._metrics(), self._descent.skipped.clone())
+        self.take(steps)
+        self.go_on()
+        return self.report()
 
-    def _make_updates(self, due: int) -> None:
-        if not due:
+    def take(self, steps: int) -> None:
+        """So many steps more were made, which the replay has. What was due before is done."""
+        self._steps += steps
+        self._descent.begin()
+
+    def go_on(self, parts: int = 1) -> None:
+        """Make one of `parts` equal parts of the updates that are still due."""
+        number = -(-self._due // parts)
+        if not number:
             return
+        under_way = self._under_way = self._under_way or self._updates_of(self._due)
+        with self._make.within():
+            for _ in range(number):
+                next(under_way)
+            if not self._due:
+                next(under_way, None)  # what is left to be done once they are made
+                self._under_way = None
+
+    @property
+    def _due(self) -> int:
+        owed = int(self.settings.update_ratio * self._since + _ROUNDED)
+        return max(0, owed - self._updates)
+
+    def make(self, number: int) -> None:
+        """So many updates, whether or not they are due."""
+        with self._make.within():
+            for _ in self._updates_of(number):
+                pass
+
+    def _updates_of(self, due: int) -> Iterator[None]:
+        """Yields after each; that it was made is known by then."""
+        made, every = 0, self.settings.target_every
         chances, noise = self._draw_lots(due)
-        update, made, every = self._update.over(None), 0, self.settings.target_every
         while made < due:
             number = min(due - made, self._at_once, every - self._updates % every)
             row, weight = (part[made : made + number].flatten() for part in chances)
-            update(Lots(row, weight, None if noise is None else noise[made]))
-            self._updates += number
+            lots = Lots(row, weight, None if noise is None else noise[made])
             made += number
+            for _ in self._stepping(lots):
+                self._updates += 1
+                if self._updates % every:
+                    yield
             if self._updates % every == 0:
                 self._move_target()
+                yield
+
+    def _stepping(self, lots: Lots) -> Iterator[None]:
+        if self._captured is None:
+            yield from self._steps_along(lots)
+        else:
+            self._captured.over(None)(lots)
+            yield
+
+    def report(self) -> LearnReport:
+        """What came of the updates since steps were last taken."""
+        return LearnReport(self._metrics(), self._descent.skipped.clone())
 
     def _draw_lots(self, due: int) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
         """Of a lesson. Without priorities the rows follow at once: they change with no update."""
@@ -153,11 +207,16 @@ class QLearner:
         return chances, torch.randn(wide, generator=generator, device=device)
 
     def _step(self, _: None, lots: Lots) -> None:
+        for _ in self._steps_along(lots):
+            pass
+
+    def _steps_along(self, lots: Lots) -> Iterator[None]:
         """Gradient steps, but where something is not finite or there is nothing to sample."""
         priorities, row, weight = self.replay.priorities, lots.row, lots.weight
         if self.settings.per:
             row, weight = priorities.sample(lots.row, self._beta)
-        error, made = self._make(self.replay.draw(row, weight), lots.noise, self.learning_rate)
+        batch = self.replay.draw(row, weight)
+        error, made = yield from self._make(batch, lots.noise, self.learning_rate)
         if self.settings.per:
             priorities.update(row, error, made)
 
@@ -195,7 +254,9 @@ class QLearner:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.generator.set_state(state["sample_rng"].cpu())  # sync: loading a checkpoint
         self._steps, self._updates = state["counts"].tolist()  # sync: likewise
-        self._update.forget()
+        self._under_way = None
+        if self._captured is not None:
+            self._captured.forget()
         for name, value in zip(self._target_names, self._target, strict=True):
             value.copy_(state[name])
         self._descent.restore(state)

@@ -8,7 +8,8 @@ rows, what the target network says of them, and what is reported. Thirty are lef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from stoker.algos import dqn
 from stoker.kernels.descent import FlatDescent, flushing_denormals
 from stoker.kernels.plain_layers import ACTIVATIONS, PlainLayers
+from stoker.learn.q_learner import Updating
 from stoker.nn.q_network import QNetwork
 from stoker.train.policies import TrainedPolicy
 from stoker.types import PLAIN, DeviceObs, Policy, PolicyOutput, Transitions
@@ -95,10 +97,12 @@ class ByHand:
         self._each = np.arange(minibatch * len(policy.nvec))
         self.at_once = max(1, _MOST // (2 * minibatch * layers[0].in_features))
 
-    @torch.no_grad()
-    def __call__(
-        self, batch: Transitions, noise: Tensor | None, rate: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        with torch.inference_mode(), flushing_denormals(), np.errstate(all="ignore"):
+            yield
+
+    def __call__(self, batch: Transitions, noise: Tensor | None, rate: Tensor) -> Updating:
         size, width = self._minibatch, batch.action.shape[1]
         seen = self._policy.normalised(batch.obs)[PLAIN].flatten(1)
         now, then = (part.unflatten(0, (-1, size)) for part in seen.chunk(2))
@@ -112,9 +116,8 @@ class ByHand:
         )
         tried = share.amax((1, 2)) > 0
         wanted = tried.tolist()  # sync: on the CPU
-        with torch.inference_mode(), flushing_denormals(), np.errstate(all="ignore"):
-            aims = self._aims(batch, then)
-            value, aim, norms = self._move(rows, aims, counts.numpy(), wanted, rate)
+        aims = self._aims(batch, then)
+        value, aim, norms = yield from self._move(rows, aims, counts.numpy(), wanted, rate)
         gap = (value - aim) * chosen
         near, error = gap.clamp(-1.0, 1.0), gap.abs().sum(-1) / width
         metrics = {
@@ -131,7 +134,7 @@ class ByHand:
         counts: np.ndarray,
         wanted: Sequence[bool],
         rate: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Generator[None, None, tuple[Tensor, Tensor, Tensor]]:
         """Make updates: what was said of rows [U, B, choices], what was aimed at [U, B, 1], and of
         each update the gradient's norm. Numbers that are few are cheaper to handle with NumPy."""
         online, size = self._online, self._minibatch
@@ -149,6 +152,7 @@ class ByHand:
             np.multiply(slope, counting, out=slope)
             online.backward()
             norms.append(self._descent.move(rate) if may else math.nan)
+            yield
         return values[:, :size], torch.from_numpy(np.stack(aimed)), torch.tensor(norms)
 
     def _aims(self, batch: Transitions, then: Tensor) -> list[Aim]:

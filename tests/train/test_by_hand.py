@@ -11,7 +11,7 @@ import torch
 
 from stoker.config import resolve
 from stoker.kernels.descent import FlatDescent
-from stoker.learn.q_learner import OneByOne
+from stoker.learn.q_learner import OneByOne, QUpdates
 from stoker.nn.q_network import QNetwork
 from stoker.train.by_hand import ActingByHand, ByHand, is_plain, quick_to_act
 from stoker.train.policies import make_policy
@@ -93,6 +93,19 @@ def transitions(spec: EnvSpec, updates: int) -> Transitions:
     )
 
 
+def result_of(updates: QUpdates, batch: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of all of them, made without a pause."""
+    under_way, number = updates(batch, None, RATE), 0
+    with updates.within():
+        while True:
+            try:
+                next(under_way)
+                number += 1
+            except StopIteration as ended:
+                assert number * ROWS == len(batch.reward)
+                return ended.value
+
+
 def learned(
     spec: EnvSpec, batch: Transitions, double: bool, by_hand: bool, most_norm: float = 0.5
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
@@ -104,10 +117,10 @@ def learned(
             parameter.mul_(1.2)
     descent = FlatDescent(dict(policy.named_parameters()), 1e-8, most_norm)
     if by_hand:
-        error, made = ByHand(policy, target, descent, ROWS, double)(batch, None, RATE)
+        error, made = result_of(ByHand(policy, target, descent, ROWS, double), batch)
     else:
         updates = OneByOne(_gradient_by_autograd(policy, target, double), descent)
-        each = [updates(part, None, RATE) for part in parts_of(batch)]
+        each = [result_of(updates, part) for part in parts_of(batch)]
         error, made = torch.cat([e for e, _ in each]), torch.stack([m for _, m in each])
     return {name: p.detach().clone() for name, p in policy.named_parameters()}, error, made
 

@@ -153,7 +153,8 @@ def test_dqn_goes_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model.train(updates, size)
     learner._descent.begin()
     for _ in range(updates):
-        learner._make(batch, None, learner.learning_rate)
+        for _ in learner._make(batch, None, learner.learning_rate):
+            pass
     parts.close()
 
     for was, ours, other in zip(before, mine, theirs, strict=True):
