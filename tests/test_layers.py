@@ -245,12 +245,14 @@ WITH_TORCH = {"learn/executor", "learn/learner", "learn/microbatch", "algos/ppo"
 IN_KERNELS = {"learn/fused", "train/fused"}
 BY_REPLAY = {"storage/priorities", "storage/replay", "learn/q_learner", "algos/dqn"}
 BY_ROLLOUT = {"learn/learner", "learn/microbatch", "algos/ppo", "algos/returns"}
+BY_TURNS, OVERLAPPED = {"collect/interleaved"}, {"collect/overlapped", "collect/weights"}
 WAYS = {
-    "host": ON_THE_DEVICE | IN_KERNELS | BY_REPLAY,
-    "device": ON_THE_HOST | IN_KERNELS | BY_REPLAY,
-    "kernels": ON_THE_HOST | WITH_TORCH | BY_REPLAY,
-    "host, replay": ON_THE_DEVICE | IN_KERNELS | BY_ROLLOUT,
-    "device, replay": ON_THE_HOST | IN_KERNELS | BY_ROLLOUT,
+    "host": ON_THE_DEVICE | IN_KERNELS | BY_REPLAY | BY_TURNS,
+    "device": ON_THE_HOST | IN_KERNELS | BY_REPLAY | BY_TURNS,
+    "kernels": ON_THE_HOST | WITH_TORCH | BY_REPLAY | BY_TURNS,
+    "host, replay": ON_THE_DEVICE | IN_KERNELS | BY_ROLLOUT | BY_TURNS,
+    "host, replay, by turns": ON_THE_DEVICE | IN_KERNELS | BY_ROLLOUT | OVERLAPPED,
+    "device, replay": ON_THE_HOST | IN_KERNELS | BY_ROLLOUT | BY_TURNS,
 }
 """The ways from a step to a gradient, and what lies on none but another. An algorithm has its own
 end of the way: a rollout is learned from once, by PPO, a replay again and again, by DQN, which is

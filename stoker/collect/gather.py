@@ -51,6 +51,7 @@ class Gatherer:
         action = pool.spec.action
         self._journal = JournalKeeper(pool.n_envs, action.width, action.stored_dtype)
         self._ids = np.arange(pool.n_envs)
+        self.groups = pool.groups
         self._actions = np.zeros((pool.n_envs, action.width), action.stored_dtype)
         self._step_of = np.full(pool.n_envs, _NOT_ASKED)
         pool.reset(seed)
@@ -82,7 +83,7 @@ class Gatherer:
         for t in range(storage.n_steps + 1):
             if not wanted():
                 raise GatheringInterruptedError
-            for group in self.pool.groups:
+            for group in self.groups:
                 if t > 0:
                     with self.clock.phase("env"):
                         batch = self.pool.recv(group.stop - group.start, group)

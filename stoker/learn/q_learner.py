@@ -147,13 +147,15 @@ class QLearner:
         number = -(-self._due // parts)
         if not number:
             return
-        under_way = self._under_way = self._under_way or self._updates_of(self._due)
+        under_way = self._under_way or self._updates_of(self._due)
+        self._under_way = None  # should it fail, it is over
         with self._make.within():
             for _ in range(number):
                 next(under_way)
-            if not self._due:
+            if self._due:
+                self._under_way = under_way
+            else:
                 next(under_way, None)  # what is left to be done once they are made
-                self._under_way = None
 
     @property
     def _due(self) -> int:

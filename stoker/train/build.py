@@ -13,11 +13,8 @@ from torch.func import functional_call
 
 from stoker.algos import ppo
 from stoker.algos.returns import ReturnScaler
-from stoker.collect.gather import FreeGatherer, Gatherer
 from stoker.collect.in_step import InStepCollector
 from stoker.collect.on_device import DeviceCollector
-from stoker.collect.overlapped import OverlappedCollector
-from stoker.collect.weights import Weights
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
 from stoker.errors import ConfigError
@@ -33,15 +30,14 @@ from stoker.pools.on_device import DevicePool
 from stoker.pools.tensor import TensorPool
 from stoker.storage.on_device import DeviceStorage
 from stoker.storage.rollout import RolloutStorage
-from stoker.storage.staged import StagedStorage
 from stoker.train import devices, memory, population
-from stoker.train.by_hand import quick_to_act
+from stoker.train.collecting import Collection, make_collector
 from stoker.train.fused import SHUFFLED_APART, Fused, why_not
-from stoker.train.overlap import Decision, OverlapTrial
+from stoker.train.overlap import Decision
 from stoker.train.parts import Lesson, Parts
 from stoker.train.policies import TrainedPolicy, make_actor_critic, make_policy
 from stoker.train.replaying import describe_replay, make_q_learner, make_replay, q_lesson
-from stoker.train.sizes import as_size, capacity, may_overlap, memory_need, rollout_size
+from stoker.train.sizes import as_size, memory_need
 from stoker.train.sources import EnvSource, factory_of, make_pool, own_copies
 from stoker.train.swap import Swap, whole_lesson
 from stoker.train.watch import watch_over
@@ -119,7 +115,7 @@ def _assemble(
 class _Learning(NamedTuple):
     """How an algorithm learns, and from whom it gets what it learns from."""
 
-    collection: _Collection
+    collection: Collection
     learner: Learner | QLearner
     lesson: Lesson
     scaler: ReturnScaler | None
@@ -136,7 +132,7 @@ def _make_learning(
     if isinstance(policy, QNetwork):
         replay = make_replay(config, pool.spec, pool.n_envs, device)
         q_learner = make_q_learner(config, pool.spec, policy, replay, executor)
-        collection = _make_collector(config, device, pool, policy, whole)
+        collection = make_collector(config, device, pool, policy, whole, q_learner)
         lesson = q_lesson(policy, q_learner, collection.collector)
         return _Learning(collection, q_learner, lesson, None)
     scaler = _make_scaler(config, pool, device)
@@ -154,7 +150,7 @@ def _make_learning(
         micro_batch=config.compute.micro_batch,
     )
     memory.save_updates(learner)
-    collection = _make_collector(config, device, pool, policy, whole)
+    collection = make_collector(config, device, pool, policy, whole)
     lesson = _lesson(policy, learner, collection.collector)
     if isinstance(collection.collector, DeviceCollector):
         once = functools.partial(lesson, collection.collector.storage)
@@ -227,64 +223,6 @@ def gains_from_kernels(parts: Parts) -> bool:
 
 def _pins(pool: BasePool, device: torch.device) -> bool:
     return device.type == "cuda" and pool.memory is not None and devices.pin(pool.memory)
-
-
-class _Collection(NamedTuple):
-    """A collector, and what goes with it."""
-
-    collector: InStepCollector | DeviceCollector
-    learner_clock: PhaseClock
-    clock: PhaseClock
-    trial: OverlapTrial | None
-    storage_bytes: int
-    decision: Decision
-
-
-def _make_collector(
-    config: Config, device: torch.device, pool: BasePool, policy: TrainedPolicy, whole: Whole
-) -> _Collection:
-    """In step, or overlapped; with `auto`, pools that step elsewhere are tried both ways."""
-    mode, elsewhere = config.env.collect, pool.elsewhere
-    shape = (pool.spec, config.learning.n_steps, pool.n_envs)
-    size, clock = rollout_size(*shape), PhaseClock()
-    if isinstance(pool, DevicePool):
-        runs = None
-        if whole.captures and pool.capturable:
-            runs = functools.partial(whole, generator=policy.generator)
-        first, storage = config.run.seed, DeviceStorage(*shape, device)
-        seeds = range(first, first + config.run.population)
-        on_device = DeviceCollector(pool, policy, storage, clock, seeds, runs)
-        why = "environments are tensors: they and the network share the device"
-        return _Collection(on_device, clock, clock, None, size, Decision("collect", "in step", why))
-    rows = capacity(config) if elsewhere else config.learning.n_steps
-    if not may_overlap(config, elsewhere):
-        why = "asked for" if mode == "step" else "environments step in this process"
-        acts = quick_to_act(policy, pool.n_envs)
-        gatherer = Gatherer(pool, acts, clock, config.run.seed, device)
-        in_step = InStepCollector(gatherer, StagedStorage(*shape, device))
-        return _Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
-    acting, collect_clock = (
-        make_policy(pool.spec, config, device, config.run.seed),
-        PhaseClock(),
-    )
-    acts = quick_to_act(acting, pool.n_envs)
-    given = (pool, acts, collect_clock, config.run.seed, device)
-    oldest = config.env.max_lag if config.env.pool == "io" else 0
-    gatherer = FreeGatherer(*given, oldest=oldest) if elsewhere else Gatherer(*given)
-    storages = (
-        StagedStorage(*shape, device, rows),
-        StagedStorage(*shape, device, rows),
-    )
-    size = rollout_size(pool.spec, rows, pool.n_envs)
-    overlapped = OverlappedCollector(
-        gatherer, storages, Weights(policy, acting), clock, ahead=mode == "overlap"
-    )
-    if mode == "overlap":
-        decision = Decision("collect", "overlapped", "asked for; the policy is one iteration late")
-        return _Collection(overlapped, clock, collect_clock, None, 2 * size, decision)
-    trial = OverlapTrial(overlapped, clock, collect_clock)
-    decision = Decision("collect", "in step at first", "overlapped as soon as that is seen to pay")
-    return _Collection(overlapped, clock, collect_clock, trial, 2 * size, decision)
 
 
 def _executor(config: Config, device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stoker.collect.interleaved import InterleavedCollector
 from stoker.monitor.verdict import Job, Verdict, judge
 from stoker.pools.on_device import DevicePool
 from stoker.train import devices
@@ -41,7 +42,8 @@ def job_on(parts: Parts, steps: int, worked_before: float = 0.0) -> Job:
         n_envs=parts.pool.n_envs,
         cores=devices.usable_cores(),
         on_gpu=parts.device.type == "cuda",
-        overlap_tried=isinstance(parts.trial, OverlapTrial) and parts.trial.went_back,
+        overlap_tried=isinstance(parts.collector, InterleavedCollector)
+        or (isinstance(parts.trial, OverlapTrial) and parts.trial.went_back),
     )
 
 

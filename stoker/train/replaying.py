@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from stoker.algos import dqn
 from stoker.collect.in_step import InStepCollector
+from stoker.collect.interleaved import InterleavedCollector
 from stoker.collect.on_device import DeviceCollector
 from stoker.config.schema import Config
 from stoker.kernels.descent import FlatDescent
@@ -18,6 +17,7 @@ from stoker.storage.replay import Replay
 from stoker.storage.rollout import RolloutStorage
 from stoker.train.by_hand import ByHand, is_plain
 from stoker.train.overlap import Decision
+from stoker.train.parts import Lesson
 from stoker.train.policies import make_policy
 from stoker.train.sizes import as_size, memory_need
 from stoker.types import EnvSpec, LearnReport, QLoss, Transitions
@@ -98,13 +98,29 @@ def _gradient_by_autograd(policy: QNetwork, target: QNetwork, double: bool) -> Q
 
 def q_lesson(
     policy: QNetwork, learner: QLearner, collector: InStepCollector | DeviceCollector
-) -> Callable[[RolloutStorage], LearnReport]:
-    """Takes a rollout into the replay, then makes the updates that are due."""
+) -> Lesson:
+    """Takes a rollout into the replay, then makes the updates that are due.
+
+    Or leaves them to the collector, which has them made while it collects the next rollout; then
+    what is reported is what came of those before.
+    """
+    interleaved = isinstance(collector, InterleavedCollector)
+
+    def updates(steps: int, on_last: bool) -> LearnReport:
+        if not interleaved:
+            return learner.learn(steps)
+        before = learner.report()
+        if not on_last:
+            learner.take(steps)
+            return before
+        report = learner.learn(steps)
+        return report._replace(skipped=before.skipped + report.skipped)
 
     def lesson(storage: RolloutStorage) -> LearnReport:
         rollout, finals = storage.gathered()
         learner.replay.append(rollout, finals)
-        report = learner.learn(collector.steps)
+        on_last = isinstance(collector, InterleavedCollector) and collector.on_last
+        report = updates(collector.steps, on_last)
         policy.update_moments(rollout.obs, rollout.valid)
         lag = (collector.version - rollout.policy_version).float()
         lags = {"lag/mean": lag.mean(), "lag/max": lag.amax()}

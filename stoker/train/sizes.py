@@ -37,6 +37,12 @@ def may_overlap(config: Config, elsewhere: bool) -> bool:
     return config.env.collect == "overlap" or (config.env.collect == "auto" and elsewhere)
 
 
+def interleaves(config: Config, device: torch.device) -> bool:
+    """Whether updates are made by the thread that waits for environments, while it waits."""
+    on_host = config.learning.algo == "dqn" and device.type == "cpu"
+    return on_host and config.env.pool == "process" and config.env.collect != "step"
+
+
 def capacity(config: Config) -> int:
     """Steps that one environment may have in a rollout, where each goes freely."""
     return math.ceil(_UNEVEN * config.learning.n_steps)
@@ -144,7 +150,7 @@ def memory_need(
     Left out, it is known, since the pool has been chosen.
     """
     elsewhere = config.env.in_workers if elsewhere is None else elsewhere
-    overlaps = may_overlap(config, elsewhere)
+    overlaps = may_overlap(config, elsewhere) and not interleaves(config, device)
     rows = capacity(config) if overlaps and elsewhere else config.learning.n_steps
     agents = config.run.population
     rollouts = rollout_size(spec, rows, agents * config.env.n_envs) * (2 if overlaps else 1)

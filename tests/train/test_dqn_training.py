@@ -14,9 +14,11 @@ import tasks
 import torch
 
 from stoker import DQN, PPO
+from stoker.collect.interleaved import InterleavedCollector
 from stoker.config import resolve
 from stoker.config.schema import Config
-from stoker.errors import CheckpointError, ConfigError
+from stoker.errors import CheckpointError, ConfigError, EnvError
+from stoker.learn.q_learner import QLearner
 from stoker.nn.q_network import QNetwork
 from stoker.runs import checkpoint as checkpoints
 from stoker.train.build import build
@@ -107,6 +109,47 @@ def test_the_learner_holds_its_ratio_while_environments_step(way: dict[str, Any]
     assert metrics["train/update_ratio"] == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.parametrize("settings", [{}, {"per": True}, {"dueling": True, "n_step_return": 2}])
+def test_updates_that_are_made_while_workers_step_are_the_same_every_time(
+    settings: dict[str, Any],
+) -> None:
+    """On a CPU, by the thread that waits for them; not all of them after each rollout."""
+    way = {"pool": "process", "n_workers": 2, "collect": "overlap", **settings}
+    first, second = (updates_of(way) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    in_step = updates_of({**way, "collect": "step"})
+    assert not torch.equal(first["learner/counts"], in_step["learner/counts"])
+
+
+def test_what_is_half_done_when_an_environment_fails_is_done() -> None:
+    """So that a run that stops there is saved between two updates, not amid one."""
+    parts = build(config_of("CartPole-v1", 4096, pool="process", n_workers=1, collect="overlap"))
+    collector, learner, pool = parts.collector, parts.learner, parts.pool
+    assert isinstance(collector, InterleavedCollector)
+    assert isinstance(learner, QLearner)
+    try:
+        for _ in range(6):
+            parts.lesson(collector.collect())
+        due, steps = learner._due, 0
+        assert due == 32
+
+        def fail(*given: Any, **named: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == 4:
+                assert 0 < learner._due < due
+                raise EnvError("it broke")
+            return receive(*given, **named)
+
+        receive, pool.recv = pool.recv, fail  # type: ignore[method-assign]
+        with pytest.raises(EnvError, match="it broke"):
+            collector.collect()
+        assert learner._due == 0
+        assert learner._under_way is None
+    finally:
+        parts.close()
+
+
 _BALANCE = {
     "gamma": 0.99,
     "n_envs": 16,
@@ -146,7 +189,7 @@ def updates_of(settings: dict[str, Any], iterations: int = 8) -> dict[str, torch
 def test_whether_overlapping_pays_is_asked_once_updates_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    parts = build(config_of("CartPole-v1", 1024, pool="process", n_workers=1))
+    parts = build(config_of("CartPole-v1", 1024, pool="io", n_workers=1, in_flight=8))
     asked: list[bool] = []
     monkeypatch.setattr(parts.trial, "consider", lambda: asked.append(parts.learning))
     try:

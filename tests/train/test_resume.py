@@ -56,15 +56,17 @@ def wait_for_iterations(process: subprocess.Popen[str], run: Path, count: int) -
         "--pool inline --shared-trunk --no-normalize-reward --ent-coef 0.01",
         "--algo dqn --env CartPole-v1 --timesteps 10240 --n-envs 4 --n-steps 128 --per "
         "--n-step-return 3 --learning-starts 512 --buffer-size 4096 --log-every 1",
+        "--algo dqn --env CartPole-v1 --timesteps 10240 --n-envs 4 --n-steps 128 --normalize-obs "
+        "--learning-starts 512 --log-every 1 --pool process --n-workers 2 --collect overlap",
     ],
-    ids=["cartpole", "pendulum-processes", "masked", "dqn"],
+    ids=["cartpole", "pendulum-processes", "masked", "dqn", "dqn-interleaved"],
 )
 def test_a_run_stopped_and_resumed_ends_with_the_same_bits(
     flags: str, start_stoker: Start, stoker: Run, tmp_path: Path
 ) -> None:
     # In step, in one pool: timings choose it otherwise, and groups act in batches of other sizes.
     words = ["train", *flags.split(), "--device", "cpu", "--seed", "7", "--eval-episodes", "0"]
-    words += ["--collect", "step"]
+    words += [] if "--collect" in flags else ["--collect", "step"]
     straight = stoker(*words, "--run-name", "straight")
     assert straight.returncode == 0, straight.stderr
     broken = start_stoker(*words, "--run-name", "broken")
