@@ -73,7 +73,8 @@ class EnvSettings(FaultSettings):
     collect: Literal["auto", "step", "overlap"] = "auto"
     """`overlap` collects the next rollout while the last one is learned from, with a policy that is
     one iteration old; `step` takes turns, so that the same seed gives the same bits. `auto`
-    overlaps where environments step in other processes, if that is seen to pay."""
+    overlaps where environments step in other processes, if that is seen to pay. DQN on a CPU has
+    its updates made while worker processes step, which gives the same bits, too."""
 
     @property
     def in_processes(self) -> bool:
