@@ -70,11 +70,12 @@ class EnvSettings(FaultSettings):
     max_lag: Annotated[int, COUNT] = 4
     """Iterations that the policy which acts may be ahead of a decision in flight in the io pool;
     past that, what comes of it is dropped."""
-    collect: Literal["auto", "step", "overlap"] = "auto"
+    collect: Literal["auto", "step", "overlap", "interleave"] = "auto"
     """`overlap` collects the next rollout while the last one is learned from, with a policy that is
     one iteration old; `step` takes turns, so that the same seed gives the same bits. `auto`
-    overlaps where environments step in other processes, if that is seen to pay. DQN on a CPU has
-    its updates made while worker processes step, which gives the same bits, too."""
+    overlaps where environments step in other processes, if that is seen to pay. `interleave` is for
+    DQN on a CPU: updates are made while worker processes step, in one thread, with the same bits
+    for the same seed; `auto` takes it there, unless steps take very different times."""
 
     @property
     def in_processes(self) -> bool:

@@ -71,6 +71,11 @@ class Lots(NamedTuple):
     noise: Tensor | None  # [3, ...], of noisy networks
 
 
+def _whole(update: Callable[[Lots], None], lots: Lots) -> Iterator[None]:
+    update(lots)
+    yield
+
+
 class QLearner:
     """Has the replay's rows made into `updates`, as many as are due; owns the target's weights.
 
@@ -172,25 +177,19 @@ class QLearner:
         """Yields after each; that it was made is known by then."""
         made, every = 0, self.settings.target_every
         chances, noise = self._draw_lots(due)
+        update = None if self._captured is None else self._captured.over(None)
         while made < due:
             number = min(due - made, self._at_once, every - self._updates % every)
             row, weight = (part[made : made + number].flatten() for part in chances)
             lots = Lots(row, weight, None if noise is None else noise[made])
             made += number
-            for _ in self._stepping(lots):
+            for _ in self._steps_along(lots) if update is None else _whole(update, lots):
                 self._updates += 1
                 if self._updates % every:
                     yield
             if self._updates % every == 0:
                 self._move_target()
                 yield
-
-    def _stepping(self, lots: Lots) -> Iterator[None]:
-        if self._captured is None:
-            yield from self._steps_along(lots)
-        else:
-            self._captured.over(None)(lots)
-            yield
 
     def report(self) -> LearnReport:
         """What came of the updates since steps were last taken."""

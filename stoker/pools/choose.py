@@ -43,6 +43,8 @@ _MOST_CUTS = 10  # episodes that may be cut off while it is tried
 _SHORTEST_WAIT_S = 1e-3
 """Waits that are shorter are not worth a thread each."""
 _SELDOM = 0.05  # rests a step: one that is done in twenty
+_UNEVEN_S, _UNEVEN = 1e-3, 3.0
+"""Steps are uneven if their deviation is more than a millisecond, and than three mean steps."""
 
 
 PoolKind = Literal["inline", "process", "io", "ray"]
@@ -64,6 +66,11 @@ class Probe(NamedTuple):
         waited = self.step_wall_s - self.step_cpu_s
         by_itself = self.rests is None or self.rests >= _SELDOM
         return by_itself and waited >= max(_SHORTEST_WAIT_S, self.step_cpu_s)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some steps take so much longer than others that nobody should wait for them."""
+        return self.step_spread_s > max(_UNEVEN_S, _UNEVEN * self.step_s)
 
     @property
     def step_s(self) -> float:

@@ -58,8 +58,9 @@ class ActingByHand:
     """A policy that is plain and acts without modules; as to all else it is what it was."""
 
     def __init__(self, policy: TrainedPolicy, rows: int) -> None:
-        self.policy = policy
-        self._decide = PlainLayers(_layers(policy), policy.activation, min(rows, _JUDGED))
+        self.policy, self._rows_at_once = policy, min(rows, _JUDGED)
+        self._weights = [p for layer in _layers(policy) for p in (layer.weight, layer.bias)]
+        self._at: list[int] = []
         self.act_greedily, self.appraise = policy.act_greedily, policy.appraise
         self.draw_noise, self.value = policy.draw_noise, policy.value
 
@@ -69,6 +70,10 @@ class ActingByHand:
 
     @torch.inference_mode()
     def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
+        at = [weight.data_ptr() for weight in self._weights]
+        if at != self._at:  # at first, and when somebody has put other tensors in their place
+            layers, activation = _layers(self.policy), self.policy.activation
+            self._at, self._decide = at, PlainLayers(layers, activation, self._rows_at_once)
         seen = self.policy.normalised(obs)[PLAIN].flatten(1)
         return self.policy.decided(self._decide.judge(seen), action_mask, noise)
 
@@ -111,13 +116,12 @@ class ByHand:
         chosen = torch.zeros(len(batch.action), sum(self._policy.nvec))
         chosen.scatter_(1, batch.action + self._starts, 1.0)
         share = batch.weight.unsqueeze(1) / (size * width)
-        chosen, share, counts = (
-            part.unflatten(0, (-1, size)) for part in (chosen, share, chosen * share)
-        )
+        chosen, share = (part.unflatten(0, (-1, size)) for part in (chosen, share))
         tried = share.amax((1, 2)) > 0
         wanted = tried.tolist()  # sync: on the CPU
         aims = self._aims(batch, then)
-        value, aim, norms = yield from self._move(rows, aims, counts.numpy(), wanted, rate)
+        counts = zip(chosen.numpy(), share.numpy(), wanted, strict=True)
+        value, aim, norms = yield from self._move(rows, aims, list(counts), rate)
         gap = (value - aim) * chosen
         near, error = gap.clamp(-1.0, 1.0), gap.abs().sum(-1) / width
         metrics = {
@@ -131,25 +135,28 @@ class ByHand:
         self,
         rows: Tensor,
         aims: Sequence[Aim],
-        counts: np.ndarray,
-        wanted: Sequence[bool],
+        counts: Sequence[tuple[np.ndarray, np.ndarray, bool]],
         rate: Tensor,
     ) -> Generator[None, None, tuple[Tensor, Tensor, Tensor]]:
         """Make updates: what was said of rows [U, B, choices], what was aimed at [U, B, 1], and of
-        each update the gradient's norm. Numbers that are few are cheaper to handle with NumPy."""
+        each update the gradient's norm. Numbers that are few are cheaper to handle with NumPy.
+
+        `counts` has of each update what was chosen, how much rows count, and whether any does.
+        """
         online, size = self._online, self._minibatch
-        values = torch.empty(*rows.shape[:2], counts.shape[2])
+        values = torch.empty(*rows.shape[:2], sum(self._policy.nvec))
         slope, aimed, norms = online.slope.numpy(), [], []
         least, most = -np.ones_like(slope), np.ones_like(slope)
-        each = zip(rows, values, values.numpy(), aims, counts, wanted, strict=True)
-        for row, value, said, aim, counting, may in each:
+        each = zip(rows, values, values.numpy(), aims, counts, strict=True)
+        for row, value, said, aim, (chosen, share, may) in each:
             online.forward(row, value)
             aimed.append(aim(said))
             # 0 for what was not chosen; but NaN, if the aim is not finite, and so is the gradient.
             np.subtract(said[:size], aimed[-1], out=slope)
+            np.multiply(slope, chosen, out=slope)
             np.maximum(slope, least, out=slope)
             np.minimum(slope, most, out=slope)
-            np.multiply(slope, counting, out=slope)
+            np.multiply(slope, share, out=slope)
             online.backward()
             norms.append(self._descent.move(rate) if may else math.nan)
             yield

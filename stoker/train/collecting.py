@@ -14,6 +14,7 @@ from stoker.collect.on_device import DeviceCollector
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.collect.weights import Weights
 from stoker.config.schema import Config
+from stoker.errors import ConfigError
 from stoker.learn.q_learner import QLearner
 from stoker.learn.whole import Whole
 from stoker.monitor.phases import PhaseClock
@@ -24,7 +25,7 @@ from stoker.storage.staged import StagedStorage
 from stoker.train.by_hand import quick_to_act
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.policies import TrainedPolicy, make_policy
-from stoker.train.sizes import capacity, interleaves, may_overlap, rollout_size
+from stoker.train.sizes import capacity, may_interleave, may_overlap, rollout_size
 
 
 class Collection(NamedTuple):
@@ -63,7 +64,13 @@ def make_collector(
         on_device = DeviceCollector(pool, policy, storage, clock, seeds, runs)
         why = "environments are tensors: they and the network share the device"
         return Collection(on_device, clock, clock, None, size, Decision("collect", "in step", why))
-    if q_learner is not None and interleaves(config, device):
+    if mode == "interleave":
+        if q_learner is None or not may_interleave(config, device):
+            raise ConfigError(
+                f"collect is interleave, and this is {config.learning.algo} with the pool "
+                f"{config.env.pool} on {device.type}: it is for dqn with the pool process on cpu. "
+                "Leave collect to auto."
+            )
         given = (pool, quick_to_act(policy, pool.n_envs), clock, config.run.seed, device)
         by_turns = InterleavedGatherer(*given, meanwhile=q_learner.go_on)
         interleaved = InterleavedCollector(by_turns, StagedStorage(*shape, device))

@@ -62,10 +62,10 @@ def _check_settings(config: Config, name: str) -> None:
             f"pool is {config.env.pool}, and {name} is a tensor environment: it runs on the device "
             "in the tensor pool. Leave the pool to auto."
         )
-    if config.env.collect == "overlap":
+    if config.env.collect in ("overlap", "interleave"):
         raise ConfigError(
-            "collect is overlap, and environments that are tensors share the device with the "
-            "network: there is nothing to overlap with. Leave it to auto."
+            f"collect is {config.env.collect}, and environments that are tensors share the device "
+            "with the network: there is nothing to overlap with. Leave it to auto."
         )
 
 

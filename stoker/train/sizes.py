@@ -37,10 +37,10 @@ def may_overlap(config: Config, elsewhere: bool) -> bool:
     return config.env.collect == "overlap" or (config.env.collect == "auto" and elsewhere)
 
 
-def interleaves(config: Config, device: torch.device) -> bool:
-    """Whether updates are made by the thread that waits for environments, while it waits."""
+def may_interleave(config: Config, device: torch.device) -> bool:
+    """Whether updates could be made by the thread that waits for environments, while it waits."""
     on_host = config.learning.algo == "dqn" and device.type == "cpu"
-    return on_host and config.env.pool == "process" and config.env.collect != "step"
+    return on_host and config.env.pool in ("auto", "process")
 
 
 def capacity(config: Config) -> int:
@@ -150,7 +150,7 @@ def memory_need(
     Left out, it is known, since the pool has been chosen.
     """
     elsewhere = config.env.in_workers if elsewhere is None else elsewhere
-    overlaps = may_overlap(config, elsewhere) and not interleaves(config, device)
+    overlaps = may_overlap(config, elsewhere)
     rows = capacity(config) if overlaps and elsewhere else config.learning.n_steps
     agents = config.run.population
     rollouts = rollout_size(spec, rows, agents * config.env.n_envs) * (2 if overlaps else 1)

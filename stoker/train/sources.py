@@ -23,7 +23,7 @@ from stoker.pools.vector import VectorPool
 from stoker.train import devices
 from stoker.train.on_device import open_on_device
 from stoker.train.overlap import Decision
-from stoker.train.sizes import check_fit, with_in_flight, with_n_envs
+from stoker.train.sizes import check_fit, may_interleave, with_in_flight, with_n_envs
 from stoker.types import DeviceVectorEnv, EnvSpec
 
 EnvSource = EnvFactory | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any] | DeviceVectorEnv
@@ -75,19 +75,29 @@ def make_pool(
         )
     trial = as_blocking(made)
     try:
-        # Only to choose a pool is it worth knowing what a step takes.
-        found = probe(source.name, trial, 0.1 if asked == "auto" else 0.0)
+        # Only to choose is it worth knowing what a step takes.
+        chooses = asked == "auto" or _may_take_turns(config, device)
+        found = probe(source.name, trial, 0.1 if chooses else 0.0)
     finally:
         trial.close()
     cores = devices.usable_cores()
     if asked == "io" or (asked == "auto" and found.waits):
         config = with_in_flight(config, config.env.in_flight or found.in_flight(cores))
     check_fit(config, found.spec, device, elsewhere=asked != "inline")
-    return _pool_of_many(config, source, found, asked)
+    by_turns = _may_take_turns(config, device) and not found.uneven
+    return _pool_of_many(config, source, found, asked, by_turns)
+
+
+def _may_take_turns(config: Config, device: torch.device) -> bool:
+    return config.env.collect == "auto" and may_interleave(config, device)
 
 
 def _pool_of_many(
-    config: Config, source: EnvFactory, found: Probe, asked: PoolKind | Literal["auto"]
+    config: Config,
+    source: EnvFactory,
+    found: Probe,
+    asked: PoolKind | Literal["auto"],
+    by_turns: bool,
 ) -> tuple[BasePool, Config, list[Decision]]:
     n_envs, cores, env = config.env.n_envs, devices.usable_cores(), config.env
     choice = choose(found, n_envs, cores, env.n_workers, asked)
@@ -96,6 +106,8 @@ def _pool_of_many(
     pool, choice = open_pool(unchecked, found.spec, n_envs, choice, env, learner_cores=threads)
     # Kept in the run: timing it again might choose otherwise, and bits would differ.
     env = dataclasses.replace(env, pool=choice.pool, n_workers=choice.n_workers)
+    if by_turns and choice.pool == "process":
+        env = dataclasses.replace(env, collect="interleave")
     config = dataclasses.replace(config, env=env)
     return pool, config, [Decision("pool", choice.described, choice.reason)]
 

@@ -183,3 +183,36 @@ def test_it_goes_on_from_its_state() -> None:
         scene.lesson()
     assert whole.seen == again.seen
     assert torch.equal(whole.weight, again.weight)
+
+
+@pytest.mark.parametrize("per", [False, True])
+@pytest.mark.parametrize("parts", [(1,), (3, 2, 1), (100, 1)])
+def test_updates_in_parts_are_those_made_at_once(per: bool, parts: tuple[int, ...]) -> None:
+    """With what comes after the last of them: its priorities, and what is counted."""
+    whole, split = Scene(per=per), Scene(per=per)
+    for _ in range(3):
+        expected = whole.lesson()
+        split.learner.take(split.append())
+        for left in parts:
+            split.learner.go_on(left)
+        found = {name: float(value) for name, value in split.learner.report().metrics.items()}
+        assert found == expected
+        assert split.learner._under_way is None
+    assert split.seen == whole.seen
+    first, second = (scene.replay.priorities.tree.levels[0] for scene in (whole, split))
+    assert torch.equal(first, second)
+    assert (len(first[first > 0].unique()) > 1) == per
+
+
+def test_what_is_under_way_is_given_up_when_something_else_is_restored() -> None:
+    scene = Scene()
+    scene.lesson()
+    saved = {name: value.clone() for name, value in scene.learner.state().items()}
+    scene.learner.take(scene.append())
+    scene.learner.go_on(4)
+    assert scene.learner._under_way is not None
+    scene.learner.restore(saved)
+    assert scene.learner._under_way is None
+    made = len(scene.seen)
+    scene.learner.go_on()
+    assert len(scene.seen) == made  # nothing is due there

@@ -362,3 +362,15 @@ def test_one_whose_core_others_have_does_not_wait() -> None:
     assert slowed._replace(rests=1.0).step_s == 4e-3
     cheap = busy(5e-6)._replace(step_wall_s=1e-3, rests=0.0)
     assert choose(cheap, n_envs=8, cores=8).pool == "inline"
+
+
+@pytest.mark.parametrize(
+    ("step_s", "spread_s", "uneven"),
+    [(1e-5, 5e-4, False), (2e-3, 8.7e-3, True), (2e-3, 5e-3, False), (1e-5, 2e-3, True)],
+)
+def test_steps_are_uneven_where_some_take_many_times_as_long(
+    step_s: float, spread_s: float, uneven: bool
+) -> None:
+    """The second is one step of twenty that takes 40 ms. Short ones wander, which is no matter."""
+    probe = Probe(spec_of(Counter()), step_s, step_s, False, spread_s)
+    assert probe.uneven is uneven

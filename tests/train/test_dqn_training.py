@@ -20,6 +20,7 @@ from stoker.config.schema import Config
 from stoker.errors import CheckpointError, ConfigError, EnvError
 from stoker.learn.q_learner import QLearner
 from stoker.nn.q_network import QNetwork
+from stoker.pools.choose import Probe
 from stoker.runs import checkpoint as checkpoints
 from stoker.train.build import build
 from stoker.train.by_hand import is_plain
@@ -98,10 +99,11 @@ def test_it_learns_with_every_switch(switches: dict[str, Any]) -> None:
     "way",
     [
         {"pool": "process", "n_workers": 2, "collect": "overlap"},
+        {"pool": "process", "n_workers": 2, "collect": "interleave"},
         {"pool": "inline", "collect": "overlap"},
         {"pool": "io", "n_workers": 1, "in_flight": 8},
     ],
-    ids=["process", "thread", "io"],
+    ids=["process", "interleaved", "thread", "io"],
 )
 def test_the_learner_holds_its_ratio_while_environments_step(way: dict[str, Any]) -> None:
     reward, metrics = trained("tasks:MatchPair", 8192, **way)
@@ -109,21 +111,60 @@ def test_the_learner_holds_its_ratio_while_environments_step(way: dict[str, Any]
     assert metrics["train/update_ratio"] == pytest.approx(0.5, abs=0.01)
 
 
+_BY_TURNS: dict[str, Any] = {"pool": "process", "n_workers": 1, "collect": "interleave"}
+
+
 @pytest.mark.parametrize("settings", [{}, {"per": True}, {"dueling": True, "n_step_return": 2}])
 def test_updates_that_are_made_while_workers_step_are_the_same_every_time(
     settings: dict[str, Any],
 ) -> None:
     """On a CPU, by the thread that waits for them; not all of them after each rollout."""
-    way = {"pool": "process", "n_workers": 2, "collect": "overlap", **settings}
+    way = {"pool": "process", "n_workers": 2, "collect": "interleave", **settings}
     first, second = (updates_of(way) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
     in_step = updates_of({**way, "collect": "step"})
     assert not torch.equal(first["learner/counts"], in_step["learner/counts"])
 
 
+def test_after_the_last_rollout_nothing_is_due_and_all_that_was_skipped_is_counted() -> None:
+    parts = build(config_of("CartPole-v1", 4096, **_BY_TURNS))
+    collector, learner, replay = parts.collector, parts.learner, parts.replay
+    assert isinstance(learner, QLearner)
+    assert replay is not None
+    try:
+        for _ in range(6):
+            skipped = parts.lesson(collector.collect()).skipped
+        assert learner._due == 32
+        assert skipped == 0
+        replay.outcome[:, 0] = torch.nan  # so that each update has a row that is not finite
+        report = parts.lesson(collector.collect(last=True))
+        assert learner._due == 0
+        assert report.skipped == 64  # those that were due, and the last rollout's own
+    finally:
+        parts.close()
+
+
+def test_who_interleaves_by_itself_and_who_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"pool": "process", "n_workers": 1}
+    parts = build(config_of("CartPole-v1", 1024, **settings))
+    parts.close()
+    assert parts.config.env.collect == "interleave"  # which the run keeps
+    assert {d.what: d.chosen for d in parts.decisions}["collect"] == "interleaved"
+    monkeypatch.setattr(Probe, "uneven", property(lambda _: True))
+    parts = build(config_of("CartPole-v1", 1024, **settings))
+    parts.close()
+    assert parts.config.env.collect == "auto"
+    assert {d.what: d.chosen for d in parts.decisions}["collect"] == "in step at first"
+    for wrong in ({"pool": "inline"}, {**settings, "algo": "ppo", "batch_size": 64}):
+        kept = {k: v for k, v in _SMALL.items() if k in ("device", "n_envs", "n_steps", "seed")}
+        given = {"algo": "dqn", **kept, "env": "CartPole-v1", "timesteps": 1024, **wrong}
+        with pytest.raises(ConfigError, match="it is for dqn with the pool process on cpu"):
+            build(resolve({**given, "collect": "interleave"}))
+
+
 def test_what_is_half_done_when_an_environment_fails_is_done() -> None:
     """So that a run that stops there is saved between two updates, not amid one."""
-    parts = build(config_of("CartPole-v1", 4096, pool="process", n_workers=1, collect="overlap"))
+    parts = build(config_of("CartPole-v1", 4096, **_BY_TURNS))
     collector, learner, pool = parts.collector, parts.learner, parts.pool
     assert isinstance(collector, InterleavedCollector)
     assert isinstance(learner, QLearner)

@@ -57,7 +57,7 @@ def wait_for_iterations(process: subprocess.Popen[str], run: Path, count: int) -
         "--algo dqn --env CartPole-v1 --timesteps 10240 --n-envs 4 --n-steps 128 --per "
         "--n-step-return 3 --learning-starts 512 --buffer-size 4096 --log-every 1",
         "--algo dqn --env CartPole-v1 --timesteps 10240 --n-envs 4 --n-steps 128 --normalize-obs "
-        "--learning-starts 512 --log-every 1 --pool process --n-workers 2 --collect overlap",
+        "--learning-starts 512 --log-every 1 --pool process --n-workers 2 --collect interleave",
     ],
     ids=["cartpole", "pendulum-processes", "masked", "dqn", "dqn-interleaved"],
 )
