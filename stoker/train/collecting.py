@@ -77,13 +77,21 @@ def make_collector(
         why = "updates are made while environments step, in one thread"
         decision = Decision("collect", "interleaved", why)
         return Collection(interleaved, clock, clock, None, size, decision)
-    rows = capacity(config) if elsewhere else config.learning.n_steps
     if not may_overlap(config, elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
         acts = quick_to_act(policy, pool.n_envs)
         gatherer = Gatherer(pool, acts, clock, config.run.seed, device)
         in_step = InStepCollector(gatherer, StagedStorage(*shape, device))
         return Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
+    return _overlapped(config, device, pool, policy, clock)
+
+
+def _overlapped(
+    config: Config, device: torch.device, pool: BasePool, policy: TrainedPolicy, clock: PhaseClock
+) -> Collection:
+    """In a thread of its own, with a policy of its own; or at first in step, until it is tried."""
+    mode, elsewhere = config.env.collect, pool.elsewhere
+    rows = capacity(config) if elsewhere else config.learning.n_steps
     acting, collect_clock = (
         make_policy(pool.spec, config, device, config.run.seed),
         PhaseClock(),
@@ -92,6 +100,7 @@ def make_collector(
     given = (pool, acts, collect_clock, config.run.seed, device)
     oldest = config.env.max_lag if config.env.pool == "io" else 0
     gatherer = FreeGatherer(*given, oldest=oldest) if elsewhere else Gatherer(*given)
+    shape = (pool.spec, config.learning.n_steps, pool.n_envs)
     storages = (
         StagedStorage(*shape, device, rows),
         StagedStorage(*shape, device, rows),
