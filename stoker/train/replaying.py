@@ -104,13 +104,12 @@ def q_lesson(
     Or leaves them to the collector, which has them made while it collects the next rollout; then
     what is reported is what came of those before.
     """
-    interleaved = isinstance(collector, InterleavedCollector)
 
-    def updates(steps: int, on_last: bool) -> LearnReport:
-        if not interleaved:
+    def updates(steps: int) -> LearnReport:
+        if not isinstance(collector, InterleavedCollector):
             return learner.learn(steps)
         before = learner.report()
-        if not on_last:
+        if not collector.on_last:
             learner.take(steps)
             return before
         report = learner.learn(steps)
@@ -119,8 +118,7 @@ def q_lesson(
     def lesson(storage: RolloutStorage) -> LearnReport:
         rollout, finals = storage.gathered()
         learner.replay.append(rollout, finals)
-        on_last = isinstance(collector, InterleavedCollector) and collector.on_last
-        report = updates(collector.steps, on_last)
+        report = updates(collector.steps)
         policy.update_moments(rollout.obs, rollout.valid)
         lag = (collector.version - rollout.policy_version).float()
         lags = {"lag/mean": lag.mean(), "lag/max": lag.amax()}
