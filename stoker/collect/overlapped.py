@@ -6,6 +6,7 @@ import queue
 import threading
 
 import numpy as np
+import torch
 
 from stoker.collect.gather import Gathered, Gatherer
 from stoker.collect.in_step import InStepCollector
@@ -41,6 +42,8 @@ class OverlappedCollector(InStepCollector):
         self._start()
 
     def _start(self) -> None:
+        if self.gatherer.stream is not None:  # which shall not read what is still to be written
+            self.gatherer.stream.wait_stream(torch.cuda.current_stream())
         self._under_way = self._closing = False
         self._orders: queue.SimpleQueue[StagedStorage | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[_Filled | BaseException] = queue.SimpleQueue()

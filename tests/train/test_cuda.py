@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 import stoker
 from stoker.collect import acting, gather
+from stoker.collect.overlapped import OverlappedCollector
 from stoker.config import resolve
 from stoker.storage.staged import StagedStorage
 from stoker.train.build import build
@@ -269,6 +270,21 @@ def test_captured_acting_acts_for_any_environments_at_a_step_each(env: str) -> N
     half = len(found) // 2
     for mine, theirs in zip(found[:half], found[half:], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_overlapped_collection_waits_for_what_was_made_before_it() -> None:
+    """Weights, storages and indices are written on the stream of whoever builds."""
+    parts = parts_for("CartPole-v1", collect="overlap")
+    collector = parts.collector
+    assert isinstance(collector, OverlappedCollector)
+    collector.close()
+    torch.cuda._sleep(2_000_000_000)  # a second, and only then the weights to begin with
+    for weight in collector._weights._between:
+        weight.fill_(0.5)
+    collector._start()
+    collector.collect(last=True)
+    assert all((weight == 0.5).all() for weight in collector.gatherer.policy.parameters())
+    parts.close()
 
 
 def test_overlapped_training_learns_on_its_own_stream() -> None:
