@@ -20,17 +20,7 @@ def prepare(rollout: Rollout, reward: Tensor, settings: PPOSettings) -> Prepared
 
     `reward` is the rollout's own, or a normalised one.
     """
-    advantage = gae(
-        reward,
-        rollout.value,
-        rollout.terminated,
-        rollout.truncated,
-        rollout.final_value,
-        rollout.valid,
-        rollout.last_value,
-        settings.gamma,
-        settings.gae_lambda,
-    )
+    advantage = gae(rollout, reward, settings.gamma, settings.gae_lambda)
     rows = Minibatch(
         obs={leaf: value.flatten(0, 1) for leaf, value in rollout.obs.items()},
         action=rollout.action.flatten(0, 1),

@@ -7,31 +7,22 @@ from torch import Tensor, nn
 
 from stoker.kernels import scan
 from stoker.nn.normalise import RunningMoments, scaled
-from stoker.types import as_it_is
+from stoker.types import Rollout, as_it_is
 
 
-def gae(
-    reward: Tensor,
-    value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    final_value: Tensor,
-    valid: Tensor,
-    last_value: Tensor,
-    gamma: float,
-    gae_lambda: float,
-) -> Tensor:
+def gae(rollout: Rollout, reward: Tensor, gamma: float, gae_lambda: float) -> Tensor:
     """Generalised advantage estimates [T, N]; 0 where a row is not valid.
 
     A step's successor is worth V of the next observation; where the episode was truncated,
     V(final_obs); where it terminated, nothing. Lambda is cut at every episode's end and at cuts
     (see `Rollout`), so that nothing leaks from one episode into another; a gap is passed over. The
-    last step of the rollout bootstraps from `last_value`.
+    last step of the rollout bootstraps from `last_value`. `reward` is its own, or a normalised one.
     """
-    ended = terminated | truncated
+    value, valid, terminated = rollout.value, rollout.valid, rollout.terminated
+    ended = terminated | rollout.truncated
     gap = ~(valid | ended)
-    next_value = _next_seen(value, gap, last_value)
-    successor = torch.where(ended, final_value.masked_fill(terminated, 0.0), next_value)
+    next_value = _next_seen(value, gap, rollout.last_value)
+    successor = torch.where(ended, rollout.final_value.masked_fill(terminated, 0.0), next_value)
     surprise = torch.where(valid, reward + gamma * successor - value, 0.0)
     carry = gamma * gae_lambda * (valid & ~ended) + gap.to(value.dtype)
     return scan.backward(surprise, carry).masked_fill_(gap, 0.0)

@@ -11,13 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from rollouts import judged
 from torch import Tensor
 
 from stoker.algos.returns import ReturnScaler, discounted_sums, gae
 
 
 class Case(NamedTuple):
-    """The arguments of `gae` as NumPy arrays, in its order."""
+    """What advantages follow from, as NumPy arrays; the arguments of `judged`, in its order."""
 
     reward: np.ndarray
     value: np.ndarray
@@ -35,7 +36,8 @@ def quiet(steps: int, envs: int = 1) -> Case:
 
 
 def advantages(case: Case, gamma: float, lam: float) -> np.ndarray:
-    return gae(*map(torch.from_numpy, case), gamma, lam).numpy()
+    rollout = judged(*map(torch.from_numpy, case))
+    return gae(rollout, rollout.reward, gamma, lam).numpy()
 
 
 def at(case: Case, *places: tuple[int, int]) -> np.ndarray:

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from rollouts import judged
 from torch import Tensor
 
 from stoker.algos.returns import gae
@@ -51,7 +52,8 @@ def rollout(steps: int, n: int) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(("steps", "n"), SHAPES[:5])
 def test_advantages_are_those_of_rollouts_without_gaps(steps: int, n: int) -> None:
     *rows, last_value = rollout(steps, n)
-    expected = gae(*rows, torch.ones(steps, n, dtype=torch.bool), last_value, 0.97, 0.9)
+    whole = judged(*rows, torch.ones(steps, n, dtype=torch.bool), last_value)
+    expected = gae(whole, whole.reward, 0.97, 0.9)
     found = scan.advantages(*rows, last_value, 0.97, 0.9)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
