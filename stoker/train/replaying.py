@@ -15,10 +15,11 @@ from stoker.learn.q_learner import OneByOne, QGradient, QLearner, QUpdates
 from stoker.nn.q_network import QNetwork
 from stoker.storage.replay import Replay
 from stoker.storage.rollout import RolloutStorage
-from stoker.train.by_hand import ByHand, is_plain
+from stoker.train.by_hand import is_plain
 from stoker.train.overlap import Decision
 from stoker.train.parts import Lesson
 from stoker.train.policies import make_policy
+from stoker.train.q_by_hand import QByHand
 from stoker.train.sizes import as_size, memory_need
 from stoker.types import EnvSpec, LearnReport, QLoss, Transitions
 
@@ -75,7 +76,7 @@ def _updates_of(
     """By hand where that pays, and is possible; else by autograd."""
     device = next(policy.parameters()).device
     if device.type == "cpu" and is_plain(policy):
-        return ByHand(policy, target, descent, config.minibatch, config.dqn.double)
+        return QByHand(policy, target, descent, config.minibatch, config.dqn.double)
     return OneByOne(_gradient_by_autograd(policy, target, config.dqn.double), descent)
 
 

@@ -13,8 +13,9 @@ from stoker.config import resolve
 from stoker.kernels.descent import FlatDescent
 from stoker.learn.q_learner import OneByOne, QUpdates
 from stoker.nn.q_network import QNetwork
-from stoker.train.by_hand import ActingByHand, ByHand, is_plain, quick_to_act
+from stoker.train.by_hand import ActingByHand, is_plain, quick_to_act
 from stoker.train.policies import make_policy
+from stoker.train.q_by_hand import QByHand
 from stoker.train.replaying import _gradient_by_autograd
 from stoker.types import PLAIN, ActionSpec, EnvSpec, LeafSpec, Transitions
 
@@ -122,7 +123,7 @@ def learned(
             parameter.mul_(1.2)
     descent = FlatDescent(dict(policy.named_parameters()), 1e-8, most_norm)
     if by_hand:
-        error, made = result_of(ByHand(policy, target, descent, ROWS, double), batch)
+        error, made = result_of(QByHand(policy, target, descent, ROWS, double), batch)
     else:
         updates = OneByOne(_gradient_by_autograd(policy, target, double), descent)
         each = [result_of(updates, part) for part in parts_of(batch)]
