@@ -42,17 +42,22 @@ def _importance(rollout: Rollout) -> Tensor:
     return torch.where(rollout.valid, ratio.clamp(max=_MOST_IMPORTANCE), 0.0)
 
 
-def _mean_over(valid: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+def shares(valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """What each row is of the mean over the valid ones, [..., B]."""
     weight = valid.to(dtype)
-    weight = weight / weight.sum().clamp(min=1.0)
-    return lambda rows: (rows * weight).sum()
+    return weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
+
+
+def _mean_over(valid: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    share = shares(valid, dtype)
+    return lambda rows: (rows * share).sum()
 
 
 def normalised(advantage: Tensor, valid: Tensor) -> Tensor:
-    """A minibatch's advantages, of mean 0 and deviation 1 over its valid rows."""
-    mean = _mean_over(valid, advantage.dtype)
-    centred = advantage - mean(advantage)
-    return centred / (mean(centred**2).sqrt() + 1e-8)
+    """Advantages [..., B] of minibatches, of mean 0 and deviation 1 over the valid rows of each."""
+    share = shares(valid, advantage.dtype)
+    centred = advantage - (advantage * share).sum(-1, keepdim=True)
+    return centred / ((centred**2 * share).sum(-1, keepdim=True).sqrt() + 1e-8)
 
 
 def loss(now: Evaluation, batch: Minibatch, clip: Tensor, settings: PPOSettings) -> Loss:

@@ -115,9 +115,11 @@ class FlatDescent(Descent):
         self, parameters: Mapping[str, nn.Parameter], eps: float, most_norm: float
     ) -> None:
         self._shapes = {name: value.shape for name, value in parameters.items()}
+        self._named = dict(parameters)
         flat = nn.Parameter(torch.cat([p.detach().flatten() for p in parameters.values()]))
         flat.grad = self._gradient = torch.zeros_like(flat)
-        for name, part in self._parts(flat.data).items():
+        self._homes = self._parts(flat.data)
+        for name, part in self._homes.items():
             parameters[name].data = part
         for name, part in self._parts(self._gradient).items():
             parameters[name].grad = part
@@ -128,6 +130,14 @@ class FlatDescent(Descent):
         sizes = [shape.numel() for shape in self._shapes.values()]
         pairs = zip(self._shapes.items(), flat.split(sizes), strict=True)
         return {name: part.view(shape) for (name, shape), part in pairs}
+
+    def begin(self) -> None:
+        """Count anew; parameters whose tensors somebody has replaced are taken in again."""
+        super().begin()
+        for name, home in self._homes.items():
+            parameter = self._named[name]
+            if parameter.data_ptr() != home.data_ptr():
+                parameter.data = home.copy_(parameter.data)
 
     def forget(self) -> None:
         self._gradient.zero_()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -37,6 +38,7 @@ class PlainLayers:
         self._weights = [(layer.bias.data, layer.weight.data.t()) for layer in layers]
         self._width = layers[-1].out_features
         self._activated = [torch.empty(rows, layer.out_features) for layer in layers[:-1]]
+        self._activate = [_activation(into, self._relu) for into in self._activated]
         self.slope = torch.zeros(learned, self._width)
         """Of a loss over the first `learned` rows: to be written before `backward`."""
         self._way_back = self._operations(layers) if learned else []
@@ -67,9 +69,10 @@ class PlainLayers:
     def forward(self, rows: Tensor, out: Tensor) -> None:
         """[rows, in] into `out` [rows, out]; what the layers saw is kept for `backward`."""
         self._seen = rows
-        for (bias, across), into in zip(self._weights, self._activated, strict=False):
-            torch.addmm(bias, rows, across, out=into)
-            rows = into.relu_() if self._relu else into.tanh_()
+        each = zip(self._weights, self._activated, self._activate, strict=False)
+        for (bias, across), into, activate in each:
+            rows = torch.addmm(bias, rows, across, out=into)
+            activate()
         bias, across = self._weights[-1]
         torch.addmm(bias, rows, across, out=out)
 
@@ -81,6 +84,8 @@ class PlainLayers:
             return out
         whole = F.pad(rows, (0, 0, 0, -len(rows) % self._rows))
         out = whole.new_empty(len(whole), self._width)
+        if not len(out):
+            return out
         for part, into in zip(whole.split(self._rows), out.split(self._rows), strict=True):
             self.forward(part, into)
         return out[: len(rows)]
@@ -90,3 +95,8 @@ class PlainLayers:
         for operation in self._way_back:
             operation()
         torch.mm(self._first_slope, self._seen[: self._learned], out=self._first_weight_slope)
+
+
+def _activation(rows: Tensor, relu: bool) -> Operation:
+    """Of these very rows. NumPy's tanh takes a tenth of the time of torch's, and is as exact."""
+    return rows.relu_ if relu else partial(np.tanh, rows.numpy(), out=rows.numpy())

@@ -69,19 +69,29 @@ class Learner:
         lag = (version - rollout.policy_version).to(rows.value.dtype)
         self._descent.begin()
         self._stopped.zero_()
-        step = self._steps.over(rows)
+        epoch = self._epoch_of(rows)
         for _ in range(self.settings.n_epochs):
-            for index in self._shuffled(len(rows.value)):
-                self.attempt(partial(step, index))
-            # With a KL limit, ask once an epoch, to save the epochs after it; unless all of this
-            # is to be captured: then what comes after it is done for nothing.
-            if self._asks and self._has_stopped():
+            if epoch(self._shuffled(len(rows.value))):
                 break
         metrics = self._descent.means() | prepared | {"train/n_updates": self._descent.made.clone()}
         metrics |= {"lag/mean": lag.mean(), "lag/max": lag.max()}
         metrics["train/learning_rate"] = self.learning_rate.clone()
         metrics["train/clip_range"] = self.clip_range.clone()
         return LearnReport(metrics, self._descent.skipped.clone())
+
+    def _epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
+        """What makes updates, each from the rows that a line of [updates, B] names; and says
+        whether the KL limit was reached."""
+        step = self._steps.over(rows)
+
+        def epoch(order: Tensor) -> bool:
+            for index in order:
+                self.attempt(partial(step, index))
+            # With a KL limit, ask once an epoch, to save the epochs after it; unless all of this
+            # is to be captured: then what comes after it is done for nothing.
+            return self._asks and self._has_stopped()
+
+        return epoch
 
     def _has_stopped(self) -> bool:
         if self._stopped.is_cuda:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-_CLIP = 10.0
+CLIP = 10.0
 _EPSILON = 1e-8
 
 
@@ -48,7 +48,7 @@ def update(moments: Moments, rows: Tensor, valid: Tensor) -> None:
 
 def shrunk(rows: Tensor, scale: Tensor) -> Tensor:
     """Rows divided by the deviation alone, cut off at ten deviations: for rewards."""
-    return (rows * scale).clamp(-_CLIP, _CLIP)
+    return (rows * scale).clamp(-CLIP, CLIP)
 
 
 def scaled(moments: Moments, rows: Tensor, like: Tensor, valid: Tensor) -> Tensor:
@@ -94,4 +94,4 @@ class RunningMoments(nn.Module):
 
     def standardise(self, rows: Tensor) -> Tensor:
         """Rows with mean 0 and deviation 1, cut off at ten deviations."""
-        return ((rows - self.centre) * self.scale).clamp(-_CLIP, _CLIP)
+        return ((rows - self.centre) * self.scale).clamp(-CLIP, CLIP)

@@ -36,6 +36,7 @@ from stoker.train.fused import SHUFFLED_APART, Fused, why_not
 from stoker.train.overlap import Decision
 from stoker.train.parts import Lesson, Parts
 from stoker.train.policies import TrainedPolicy, make_actor_critic, make_policy
+from stoker.train.ppo_by_hand import LearnerByHand, learns_by_hand
 from stoker.train.replaying import describe_replay, make_q_learner, make_replay, q_lesson
 from stoker.train.sizes import as_size, memory_need
 from stoker.train.sources import EnvSource, factory_of, make_pool, own_copies
@@ -136,7 +137,8 @@ def _make_learning(
         lesson = q_lesson(policy, q_learner, collection.collector)
         return _Learning(collection, q_learner, lesson, None)
     scaler = _make_scaler(config, pool, device)
-    learner = Learner(
+    kind = functools.partial(LearnerByHand, policy) if learns_by_hand(policy, config) else Learner
+    learner = kind(
         dict(policy.named_parameters()),
         _preparation(config, scaler),
         executable(_loss_of(policy, config), executor, config.compute.compile_in),

@@ -6,10 +6,20 @@ operations. Here is how they act; `q_by_hand` and `ppo_by_hand` have how they le
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stoker.kernels.descent import flushing_denormals
+from stoker.kernels.plain_heads import PlainBernoulli, PlainCategorical, PlainGaussian, PlainHead
 from stoker.kernels.plain_layers import ACTIVATIONS, PlainLayers
+from stoker.nn.actor_critic import ActorCritic
+from stoker.nn.encoders import Encoder
+from stoker.nn.heads import CategoricalHead, GaussianHead, Head
+from stoker.nn.normalise import CLIP
 from stoker.nn.q_network import QNetwork
 from stoker.train.policies import TrainedPolicy
 from stoker.types import PLAIN, DeviceObs, Policy, PolicyOutput
@@ -28,12 +38,35 @@ def is_plain(policy: TrainedPolicy) -> bool:
 
 def layers_of(policy: TrainedPolicy) -> list[nn.Linear]:
     """Those that decide."""
-    encoder, last = (
-        (policy.encoder, policy.judge)
-        if isinstance(policy, QNetwork)
-        else (policy.actor, policy.decide)
-    )
-    return [*(module for module in encoder.trunk if isinstance(module, nn.Linear)), last]
+    if isinstance(policy, QNetwork):
+        return [*_linear(policy.encoder), policy.judge]
+    return [*_linear(policy.actor), policy.decide]
+
+
+def judging_layers_of(policy: ActorCritic) -> list[nn.Linear]:
+    """Those that say what a state is worth."""
+    return [*_linear(policy.critic), policy.judge]
+
+
+def _linear(encoder: Encoder) -> list[nn.Linear]:
+    return [module for module in encoder.trunk if isinstance(module, nn.Linear)]
+
+
+def plain_head(head: Head) -> PlainHead:
+    """The same distribution by hand; it reads and writes parameters where they are now."""
+    if isinstance(head, CategoricalHead):
+        return PlainCategorical(head.columns.place.numpy(), head.columns.padding.numpy())
+    if isinstance(head, GaussianHead):
+        slope = head.log_std.grad
+        return PlainGaussian(head.log_std.data.numpy(), None if slope is None else slope.numpy())
+    return PlainBernoulli()
+
+
+@contextmanager
+def by_hand() -> Iterator[None]:
+    """What updates are made in."""
+    with torch.inference_mode(), flushing_denormals(), np.errstate(all="ignore"):
+        yield
 
 
 def quick_to_act(policy: TrainedPolicy, rows: int) -> Policy:
@@ -48,6 +81,9 @@ class ActingByHand:
     def __init__(self, policy: TrainedPolicy, rows: int) -> None:
         self.policy, self._rows_at_once = policy, min(rows, JUDGED)
         self._weights = [p for layer in layers_of(policy) for p in (layer.weight, layer.bias)]
+        if isinstance(policy, ActorCritic):
+            self._weights += policy.head.parameters()
+        self._moments = policy.plain_moments
         self._at: list[int] = []
         self.act_greedily, self.appraise = policy.act_greedily, policy.appraise
         self.draw_noise, self.value = policy.draw_noise, policy.value
@@ -62,5 +98,21 @@ class ActingByHand:
         if at != self._at:  # at first, and when somebody has put other tensors in their place
             layers, activation = layers_of(self.policy), self.policy.activation
             self._at, self._decide = at, PlainLayers(layers, activation, self._rows_at_once)
-        seen = self.policy.normalised(obs)[PLAIN].flatten(1)
-        return self.policy.decided(self._decide.judge(seen), action_mask, noise)
+            self._head = self._plain_head()
+        raw = self._decide.judge(self._scaled(obs[PLAIN].flatten(1)))
+        if self._head is None:
+            return self.policy.decided(raw, action_mask, noise)
+        mask = None if action_mask is None else action_mask.numpy()
+        with np.errstate(all="ignore"):  # as torch does
+            sampled = self._head.sample(raw.numpy(), mask, noise.numpy())
+        return PolicyOutput(*map(torch.from_numpy, sampled))
+
+    def _plain_head(self) -> PlainHead | None:
+        return plain_head(self.policy.head) if isinstance(self.policy, ActorCritic) else None
+
+    def _scaled(self, rows: Tensor) -> Tensor:
+        """As `RunningMoments.standardise` has it."""
+        if self._moments is None:
+            return rows
+        seen = (rows.numpy() - self._moments.centre.numpy()) * self._moments.scale.numpy()
+        return torch.from_numpy(np.minimum(np.maximum(seen, -CLIP), CLIP))

@@ -61,7 +61,8 @@ def make_collector(
             runs = functools.partial(whole, generator=policy.generator)
         first, storage = config.run.seed, DeviceStorage(*shape, device)
         seeds = range(first, first + config.run.population)
-        on_device = DeviceCollector(pool, policy, storage, clock, seeds, runs)
+        acts = quick_to_act(policy, pool.n_envs)
+        on_device = DeviceCollector(pool, acts, storage, clock, seeds, runs)
         why = "environments are tensors: they and the network share the device"
         return Collection(on_device, clock, clock, None, size, Decision("collect", "in step", why))
     if mode == "interleave":

@@ -8,8 +8,8 @@ rows, what the target network says of them, and what is reported. Thirty are lef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from stoker.algos import dqn
-from stoker.kernels.descent import FlatDescent, flushing_denormals
+from stoker.kernels.descent import FlatDescent
 from stoker.kernels.plain_layers import PlainLayers
 from stoker.learn.q_learner import Updating
 from stoker.nn.q_network import QNetwork
-from stoker.train.by_hand import JUDGED, layers_of
+from stoker.train.by_hand import JUDGED, by_hand, layers_of
 from stoker.types import PLAIN, Transitions
 
 Aim = Callable[[np.ndarray], np.ndarray]
@@ -53,10 +53,8 @@ class QByHand:
         self._each = np.arange(minibatch * len(policy.nvec))
         self.at_once = max(1, _MOST // (2 * minibatch * layers[0].in_features))
 
-    @contextmanager
-    def within(self) -> Iterator[None]:
-        with torch.inference_mode(), flushing_denormals(), np.errstate(all="ignore"):
-            yield
+    def within(self) -> AbstractContextManager[None]:
+        return by_hand()
 
     def __call__(self, batch: Transitions, noise: Tensor | None, rate: Tensor) -> Updating:
         size, width = self._minibatch, batch.action.shape[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,35 @@ def test_acting_by_hand_is_acting(
             change(parameter)
         assert torch.equal(quick.act(obs, mask, noise).action, policy.act(obs, mask, noise).action)
     torch.testing.assert_close(quick.value(obs), policy.value(obs))
+
+
+@pytest.mark.parametrize("kind", ["box", "multi_binary"])
+def test_acting_by_hand_is_acting_where_there_are_no_choices(kind: Any) -> None:
+    action = ActionSpec(kind, (3,), "float32")
+    spec = EnvSpec("made up", {PLAIN: LeafSpec("vector", (5,), "float32")}, action, False)
+    policy = policy_of(spec, "ppo")
+    quick = quick_to_act(policy, ROWS)
+    obs, noise = {PLAIN: torch.randn(ROWS, 5)}, quick.draw_noise(ROWS)
+    for change in (None, lambda p: p.data.mul_(-1.0), _replace):
+        for parameter in policy.parameters() if change else ():
+            change(parameter)
+        expected, found = policy.act(obs, None, noise), quick.act(obs, None, noise)
+        assert found.action.dtype == expected.action.dtype
+        torch.testing.assert_close(found.action, expected.action)
+        torch.testing.assert_close(found.log_prob, expected.log_prob)
+
+
+def test_numbers_out_of_bounds_are_no_reason_to_warn() -> None:
+    """A draw may be 0, and weights that are not finite are somebody else's to tell of."""
+    policy = policy_of(spec_of(3), "ppo")
+    quick, noise = quick_to_act(policy, ROWS), policy.draw_noise(ROWS)
+    noise[:, 0, 1] = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        output = quick.act({PLAIN: torch.randn(ROWS, 5)}, None, noise)
+        assert (output.action == 1).all(), "the exponential number that is least wins"
+        policy.decide.weight.data[:] = math.nan
+        assert quick.act({PLAIN: torch.randn(ROWS, 5)}, None, noise).log_prob.isnan().all()
 
 
 def test_who_is_not_plain_acts_as_ever() -> None:

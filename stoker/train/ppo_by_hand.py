@@ -1,0 +1,173 @@
+"""Updates of PPO on a CPU by hand, where actor and critic are a few plain layers each.
+
+As with DQN (`q_by_hand`), most of an update's time would be that of starting little operations, and
+of autograd. So what does not depend on the updates before is worked out for a whole epoch at once:
+rows, advantages, and what is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stoker.algos import ppo
+from stoker.config.schema import Config
+from stoker.kernels.descent import FlatDescent
+from stoker.kernels.plain_layers import PlainLayers
+from stoker.learn.learner import Learner
+from stoker.nn.actor_critic import ActorCritic
+from stoker.train.by_hand import by_hand, is_plain, judging_layers_of, layers_of, plain_head
+from stoker.types import PLAIN, Minibatch
+
+
+class _Rows(NamedTuple):
+    """What the updates of an epoch learn from, [U, B, ...] each."""
+
+    seen: Tensor
+    action: np.ndarray  # as the head has it laid out
+    mask: np.ndarray | None
+    log_prob: np.ndarray
+    valid: np.ndarray
+    share: np.ndarray  # of the minibatch's mean; 0 where a row is not valid
+    gain: np.ndarray  # by how much the loss falls as the ratio grows, within the trust region
+    value: np.ndarray
+    value_target: np.ndarray
+
+
+class _Found(NamedTuple):
+    """What the updates of an epoch came to, [U, B] each but the last."""
+
+    log_ratio: np.ndarray
+    ratio: np.ndarray
+    entropy: np.ndarray
+    gap: np.ndarray  # from the value's target to the value, as it counts
+    norm: np.ndarray  # [U], of the gradient
+
+
+def learns_by_hand(policy: ActorCritic, config: Config) -> bool:
+    """Whether `LearnerByHand` can serve this run."""
+    apart, compute = not config.network.shared_trunk, config.compute
+    eagerly = compute.executor in ("auto", "eager") and config.rows_at_once >= config.minibatch
+    on_host = next(policy.parameters()).device.type == "cpu"
+    return on_host and is_plain(policy) and apart and eagerly
+
+
+class LearnerByHand(Learner):
+    """For a policy that `learns_by_hand`."""
+
+    def __init__(self, policy: ActorCritic, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        limits = (self.settings.adam_eps, self.settings.max_grad_norm)
+        self._descent = self._flat = FlatDescent(self.parameters, *limits)
+        self._policy = policy
+        self._actor, self._critic = (
+            PlainLayers(layers, policy.activation, self.minibatch, learned=self.minibatch)
+            for layers in (layers_of(policy), judging_layers_of(policy))
+        )
+        self._head = plain_head(policy.head)
+        self._raw = torch.empty(self.minibatch, policy.head.raw_width)
+
+    def _epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
+        seen = self._policy.normalised(rows.obs)[PLAIN].flatten(1)
+        return partial(self._epoch, rows, seen, self.clip_range.item())  # sync: on the CPU
+
+    def _epoch(self, all_rows: Minibatch, seen: Tensor, clip: float, order: Tensor) -> bool:
+        with by_hand():
+            rows = self._taken(all_rows, seen, order)
+            each, ends = np.empty((4, *order.shape), np.float32), np.empty(len(order), np.float32)
+            found = _Found(each[0], each[1], each[2], each[3], ends)
+            made = self._make(rows, found, clip)
+            self._count(rows, found, made, clip)
+        return made < len(order)
+
+    def _taken(self, rows: Minibatch, seen: Tensor, order: Tensor) -> _Rows:
+        def taken(field: Tensor) -> Tensor:
+            return field[order.flatten()].unflatten(0, order.shape)
+
+        valid, advantage = taken(rows.valid), taken(rows.advantage)
+        if self.normalise is not None:
+            advantage = self.normalise(advantage, valid)
+        share = ppo.shares(valid, advantage.dtype)
+        return _Rows(
+            taken(seen),
+            self._head.laid_out(taken(rows.action).numpy()),
+            None if rows.action_mask is None else taken(rows.action_mask).numpy(),
+            taken(rows.log_prob).where(valid, 0.0).numpy(),
+            valid.numpy(),
+            share.numpy(),
+            (share * taken(rows.importance) * advantage).where(valid, 0.0).numpy(),
+            taken(rows.value).where(valid, 0.0).numpy(),
+            taken(rows.value_target).where(valid, 0.0).numpy(),
+        )
+
+    def _make(self, rows: _Rows, found: _Found, clip: float) -> int:
+        """Make updates; how many, as the one that the KL limit stops is not, nor any after it."""
+        values = torch.empty(*rows.share.shape, 1)
+        said, value = self._raw.numpy(), values.numpy()[..., 0]
+        all_valid, masks = rows.valid.all(), [None] * len(value) if rows.mask is None else rows.mask
+        # A gain that grows with the ratio ends at the upper limit, one that shrinks at the lower.
+        sign, end = np.sign(rows.gain), np.where(rows.gain > 0, 1.0 + clip, clip - 1.0)
+        by_entropy = -self.settings.ent_coef * rows.share
+        for u in range(len(value)):
+            self._actor.forward(rows.seen[u], self._raw)
+            self._critic.forward(rows.seen[u], values[u])
+            log_prob, found.entropy[u] = self._head.measure(said, masks[u], rows.action[u])
+            log_ratio, ratio = found.log_ratio[u], found.ratio[u]
+            np.subtract(log_prob, rows.log_prob[u], out=log_ratio)
+            if not all_valid:
+                log_ratio *= rows.valid[u]
+            np.exp(log_ratio, out=ratio)
+            if self._is_too_far(rows.share[u], ratio, log_ratio):
+                return u
+            by_log_prob = -rows.gain[u] * ratio * (sign[u] * ratio <= end[u])
+            self._head.slope(by_log_prob, by_entropy[u], self._actor.slope.numpy())
+            self._judge(rows, u, value[u], found.gap[u])
+            self._actor.backward()
+            self._critic.backward()
+            may = all_valid or rows.valid[u].any()
+            found.norm[u] = self._flat.move(self.learning_rate) if may else math.nan
+        return len(value)
+
+    def _is_too_far(self, share: np.ndarray, ratio: np.ndarray, log_ratio: np.ndarray) -> bool:
+        limit = self.settings.target_kl
+        return limit is not None and bool(share @ (ratio - 1.0 - log_ratio) > 1.5 * limit)
+
+    def _judge(self, rows: _Rows, u: int, value: np.ndarray, gap: np.ndarray) -> None:
+        """Write what values are off by to `gap`, and the loss's slope to the critic."""
+        limit, slope = self.settings.clip_range_vf, self._critic.slope.numpy()[:, 0]
+        pull = 2.0 * self.settings.vf_coef * rows.share[u]
+        if limit is None:
+            np.subtract(value, rows.value_target[u], out=gap)
+        else:
+            step = value - rows.value[u]
+            near = step.clip(-limit, limit)
+            np.add(rows.value[u] - rows.value_target[u], near, out=gap)
+            pull *= near == step
+        np.multiply(pull, gap, out=slope)
+
+    def _count(self, rows: _Rows, found: _Found, made: int, clip: float) -> None:
+        """What `algos.ppo.loss` reports, of the first `made` updates at once."""
+        settings, share, gain = self.settings, rows.share[:made], rows.gain[:made]
+        ratio, log_ratio = found.ratio[:made], found.log_ratio[:made]
+        within = ratio.clip(1.0 - clip, 1.0 + clip)
+        gained = np.minimum(gain * ratio, gain * within).sum(1)
+        value_loss = (share * found.gap[:made] ** 2).sum(1)
+        entropy = (share * found.entropy[:made]).sum(1)
+        total = settings.vf_coef * value_loss - gained - settings.ent_coef * entropy
+        metrics = {
+            "train/loss": total,
+            "train/policy_gradient_loss": -gained,
+            "train/value_loss": value_loss,
+            "train/entropy_loss": -entropy,
+            "train/approx_kl": (share * (ratio - 1.0 - log_ratio)).sum(1),
+            "train/clip_fraction": (share * (np.abs(ratio - 1.0) > clip)).sum(1),
+        }
+        measured = {name: torch.from_numpy(each) for name, each in metrics.items()}
+        norms, tried = torch.from_numpy(found.norm[:made]), rows.valid[:made].any(1)
+        self._flat.count(measured, norms, torch.from_numpy(tried))
