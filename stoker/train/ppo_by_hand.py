@@ -27,17 +27,36 @@ from stoker.types import PLAIN, Minibatch
 
 
 class _Rows(NamedTuple):
-    """What the updates of an epoch learn from, [U, B, ...] each."""
+    """A rollout's rows, [R, ...]; where one is not valid, its numbers are 0."""
+
+    seen: np.ndarray
+    action: np.ndarray
+    mask: np.ndarray | None
+    valid: np.ndarray
+    log_prob: np.ndarray
+    importance: np.ndarray
+    value: np.ndarray
+    advantage: np.ndarray
+    value_target: np.ndarray
+
+    def take(self, order: np.ndarray) -> _Rows:
+        """Those of each number in `order`."""
+        taken: Any = (None if field is None else field.take(order, 0) for field in self)
+        return _Rows(*taken)
+
+
+class _Epoch(NamedTuple):
+    """What an epoch's updates learn from, [U, B, ...]."""
 
     seen: Tensor
     action: np.ndarray  # as the head has it laid out
     mask: np.ndarray | None
-    log_prob: np.ndarray
     valid: np.ndarray
-    share: np.ndarray  # of the minibatch's mean; 0 where a row is not valid
-    gain: np.ndarray  # by how much the loss falls as the ratio grows, within the trust region
+    log_prob: np.ndarray
     value: np.ndarray
     value_target: np.ndarray
+    share: np.ndarray  # of the minibatch's mean; 0 where a row is not valid
+    gain: np.ndarray  # by how much the loss falls as the ratio grows, within the trust region
 
 
 class _Found(NamedTuple):
@@ -75,45 +94,47 @@ class LearnerByHand(Learner):
 
     def _epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
         seen = self._policy.normalised(rows.obs)[PLAIN].flatten(1)
-        return partial(self._epoch, rows, seen, self.clip_range.item())  # sync: on the CPU
+        masks = None if rows.action_mask is None else rows.action_mask.numpy()
+        numbers = (rows.log_prob, rows.importance, rows.value, rows.advantage, rows.value_target)
+        known = (number.where(rows.valid, 0.0).numpy() for number in numbers)
+        whole = _Rows(seen.numpy(), rows.action.numpy(), masks, rows.valid.numpy(), *known)
+        return partial(self._epoch, whole, self.clip_range.item())  # sync: on the CPU
 
-    def _epoch(self, all_rows: Minibatch, seen: Tensor, clip: float, order: Tensor) -> bool:
+    def _epoch(self, whole: _Rows, clip: float, order: Tensor) -> bool:
         with by_hand():
-            rows = self._taken(all_rows, seen, order)
+            rows = self._shuffle(whole, order.numpy())
             each, ends = np.empty((4, *order.shape), np.float32), np.empty(len(order), np.float32)
             found = _Found(each[0], each[1], each[2], each[3], ends)
             made = self._make(rows, found, clip)
             self._count(rows, found, made, clip)
         return made < len(order)
 
-    def _taken(self, rows: Minibatch, seen: Tensor, order: Tensor) -> _Rows:
-        def taken(field: Tensor) -> Tensor:
-            return field[order.flatten()].unflatten(0, order.shape)
-
-        valid, advantage = taken(rows.valid), taken(rows.advantage)
+    def _shuffle(self, whole: _Rows, order: np.ndarray) -> _Epoch:
+        taken = whole.take(order)
+        advantage, valid = torch.from_numpy(taken.advantage), torch.from_numpy(taken.valid)
         if self.normalise is not None:
             advantage = self.normalise(advantage, valid)
-        share = ppo.shares(valid, advantage.dtype)
-        return _Rows(
-            taken(seen),
-            self._head.laid_out(taken(rows.action).numpy()),
-            None if rows.action_mask is None else taken(rows.action_mask).numpy(),
-            taken(rows.log_prob).where(valid, 0.0).numpy(),
-            valid.numpy(),
-            share.numpy(),
-            (share * taken(rows.importance) * advantage).where(valid, 0.0).numpy(),
-            taken(rows.value).where(valid, 0.0).numpy(),
-            taken(rows.value_target).where(valid, 0.0).numpy(),
+        share = ppo.shares(valid, advantage.dtype).numpy()
+        return _Epoch(
+            torch.from_numpy(taken.seen),
+            self._head.laid_out(taken.action),
+            taken.mask,
+            taken.valid,
+            taken.log_prob,
+            taken.value,
+            taken.value_target,
+            share,
+            share * taken.importance * advantage.numpy(),
         )
 
-    def _make(self, rows: _Rows, found: _Found, clip: float) -> int:
+    def _make(self, rows: _Epoch, found: _Found, clip: float) -> int:
         """Make updates; how many, as the one that the KL limit stops is not, nor any after it."""
         values = torch.empty(*rows.share.shape, 1)
         said, value = self._raw.numpy(), values.numpy()[..., 0]
         all_valid, masks = rows.valid.all(), [None] * len(value) if rows.mask is None else rows.mask
         # A gain that grows with the ratio ends at the upper limit, one that shrinks at the lower.
-        sign, end = np.sign(rows.gain), np.where(rows.gain > 0, 1.0 + clip, clip - 1.0)
-        by_entropy = -self.settings.ent_coef * rows.share
+        sign, ends = np.sign(rows.gain), np.array([clip - 1.0, 1.0 + clip], np.float32)
+        end, by_entropy = ends[(rows.gain > 0).view(np.int8)], -self.settings.ent_coef * rows.share
         for u in range(len(value)):
             self._actor.forward(rows.seen[u], self._raw)
             self._critic.forward(rows.seen[u], values[u])
@@ -138,7 +159,7 @@ class LearnerByHand(Learner):
         limit = self.settings.target_kl
         return limit is not None and bool(share @ (ratio - 1.0 - log_ratio) > 1.5 * limit)
 
-    def _judge(self, rows: _Rows, u: int, value: np.ndarray, gap: np.ndarray) -> None:
+    def _judge(self, rows: _Epoch, u: int, value: np.ndarray, gap: np.ndarray) -> None:
         """Write what values are off by to `gap`, and the loss's slope to the critic."""
         limit, slope = self.settings.clip_range_vf, self._critic.slope.numpy()[:, 0]
         pull = 2.0 * self.settings.vf_coef * rows.share[u]
@@ -151,7 +172,7 @@ class LearnerByHand(Learner):
             pull *= near == step
         np.multiply(pull, gap, out=slope)
 
-    def _count(self, rows: _Rows, found: _Found, made: int, clip: float) -> None:
+    def _count(self, rows: _Epoch, found: _Found, made: int, clip: float) -> None:
         """What `algos.ppo.loss` reports, of the first `made` updates at once."""
         settings, share, gain = self.settings, rows.share[:made], rows.gain[:made]
         ratio, log_ratio = found.ratio[:made], found.log_ratio[:made]
