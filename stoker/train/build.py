@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from torch.func import functional_call
 
-from stoker.algos import ppo
 from stoker.algos.returns import ReturnScaler
-from stoker.collect.in_step import InStepCollector
 from stoker.collect.on_device import DeviceCollector
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory
 from stoker.errors import ConfigError
-from stoker.learn.executor import executable
 from stoker.learn.learner import Learner
 from stoker.learn.q_learner import QLearner
 from stoker.learn.whole import Whole
 from stoker.monitor.phases import PhaseClock
-from stoker.nn.actor_critic import ActorCritic
 from stoker.nn.q_network import QNetwork
 from stoker.pools.base import BasePool
 from stoker.pools.on_device import DevicePool
 from stoker.pools.tensor import TensorPool
 from stoker.storage.on_device import DeviceStorage
-from stoker.storage.rollout import RolloutStorage
-from stoker.train import devices, memory, population
+from stoker.train import devices, population
 from stoker.train.collecting import Collection, make_collector
-from stoker.train.fused import SHUFFLED_APART, Fused, why_not
+from stoker.train.fused import Fused, why_not
+from stoker.train.learning import make_learner, make_scaler, ppo_lesson
 from stoker.train.overlap import Decision
 from stoker.train.parts import Lesson, Parts
 from stoker.train.policies import TrainedPolicy, make_actor_critic, make_policy
-from stoker.train.ppo_by_hand import LearnerByHand, learns_by_hand
 from stoker.train.replaying import describe_replay, make_q_learner, make_replay, q_lesson
 from stoker.train.sizes import as_size, memory_need
 from stoker.train.sources import EnvSource, factory_of, make_pool, own_copies
@@ -44,13 +36,6 @@ from stoker.train.swap import Swap, whole_lesson
 from stoker.train.watch import watch_over
 from stoker.types import (
     EnvSpec,
-    LearnReport,
-    Loss,
-    LossFunction,
-    Minibatch,
-    Prepare,
-    Prepared,
-    Rollout,
     Way,
 )
 
@@ -136,46 +121,15 @@ def _make_learning(
         collection = make_collector(config, device, pool, policy, whole, q_learner)
         lesson = q_lesson(policy, q_learner, collection.collector)
         return _Learning(collection, q_learner, lesson, None)
-    scaler = _make_scaler(config, pool, device)
-    kind = functools.partial(LearnerByHand, policy) if learns_by_hand(policy, config) else Learner
-    learner = kind(
-        dict(policy.named_parameters()),
-        _preparation(config, scaler),
-        executable(_loss_of(policy, config), executor, config.compute.compile_in),
-        config.ppo,
-        config.minibatch,
-        device,
-        config.run.seed + SHUFFLED_APART,
-        "eager" if whole.captures else executor,
-        asks=not isinstance(pool, DevicePool),
-        normalise=ppo.normalised if config.ppo.normalize_advantage else None,
-        micro_batch=config.compute.micro_batch,
-    )
-    memory.save_updates(learner)
+    scaler = make_scaler(config, pool.n_envs, device)
+    on_device = isinstance(pool, DevicePool)
+    learner = make_learner(config, device, policy, scaler, executor, on_device)
     collection = make_collector(config, device, pool, policy, whole)
-    lesson = _lesson(policy, learner, collection.collector)
+    lesson = ppo_lesson(policy, learner, collection.collector)
     if isinstance(collection.collector, DeviceCollector):
         once = functools.partial(lesson, collection.collector.storage)
         lesson = whole_lesson(whole, once, learner.generator)
     return _Learning(collection, learner, lesson, scaler)
-
-
-def _make_scaler(config: Config, pool: BasePool, device: torch.device) -> ReturnScaler | None:
-    if not config.ppo.normalize_reward:
-        return None
-    return ReturnScaler(pool.n_envs, config.ppo.gamma, config.run.population).to(device)
-
-
-def _lesson(
-    policy: ActorCritic, learner: Learner, collector: InStepCollector | DeviceCollector
-) -> Lesson:
-    def lesson(storage: RolloutStorage) -> LearnReport:
-        rollout = memory.judged(storage, policy, collector.version)
-        report = learner.learn(rollout, collector.version)
-        policy.update_moments(rollout.obs, rollout.valid)
-        return report
-
-    return lesson
 
 
 def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
@@ -206,7 +160,7 @@ def _prepare_kernels(parts: Parts, pool: TensorPool) -> None:
         quick = dataclasses.replace(config, network=plain)
         policies = [make_actor_critic(spec, quick, device, 0) for _ in parts.policies]
         storage, generator, twin = DeviceStorage(*shape), torch.Generator(device), pool.twin()
-        given = (policies, config, spec, storage, _make_scaler(config, pool, device))
+        given = (policies, config, spec, storage, make_scaler(config, pool.n_envs, device))
         fused = Fused(*given, scalars, twin.count, generator, way)
         seeds = range(len(policies))
         return fused, DeviceCollector(twin, policies[0], storage, PhaseClock(), seeds)
@@ -235,26 +189,6 @@ def _executor(config: Config, device: torch.device) -> str:
     if asked == "graph" and device.type != "cuda":
         raise ConfigError("executor is graph, which needs a GPU; use eager, compile or auto.")
     return asked
-
-
-def _preparation(config: Config, scaler: ReturnScaler | None) -> Prepare:
-    def prepare(rollout: Rollout) -> Prepared:
-        reward = rollout.reward
-        if scaler is not None:
-            reward = scaler(reward, rollout.terminated | rollout.truncated, rollout.valid)
-        return ppo.prepare(rollout, reward, config.ppo)
-
-    return prepare
-
-
-def _loss_of(policy: ActorCritic, config: Config) -> LossFunction:
-    def loss(parameters: Mapping[str, Tensor], batch: Minibatch, clip: Tensor) -> Loss:
-        arguments = (batch.obs, batch.action_mask, batch.action)
-        # Weights that are shared are shared modules here, so there are no ties to look for.
-        now = functional_call(policy, dict(parameters), arguments, tie_weights=False)
-        return ppo.loss(now, batch, clip, config.ppo)
-
-    return loss
 
 
 def _describe_choices(

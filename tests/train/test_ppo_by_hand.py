@@ -18,7 +18,7 @@ from stoker.config import resolve
 from stoker.config.schema import Config
 from stoker.learn.learner import Learner
 from stoker.nn.actor_critic import ActorCritic
-from stoker.train.build import _loss_of
+from stoker.train.learning import loss_of
 from stoker.train.policies import make_policy
 from stoker.train.ppo_by_hand import LearnerByHand, learns_by_hand
 from stoker.types import PLAIN, ActionSpec, EnvSpec, LeafSpec, Minibatch, Prepared
@@ -132,7 +132,7 @@ def make_learner(policy: ActorCritic, config: Config, rows: Minibatch, by_hand: 
     return kind(
         dict(policy.named_parameters()),
         lambda rollout: Prepared(rows, {}),
-        _loss_of(policy, config),
+        loss_of(policy, config),
         config.ppo,
         config.minibatch,
         CPU,
