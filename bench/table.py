@@ -70,8 +70,9 @@ def _peers(results: Results) -> Iterator[str]:
         return
     yield (
         "PPO of the same sizes for all, but where environments wait: there peers have as many as "
-        "processes allow (32), and Stoker 1,024 in flight. Each framework's own trainer in a "
-        "process of its own, by turns on the same machine in the same run. Stoker normalises "
+        "their processes leave memory for, and Stoker 1,024 in flight. Each framework's own "
+        "trainer in a process of its own, by turns on the same machine in the same run. Stoker "
+        "normalises "
         "observations and rewards, as it does by default; the peers do not. "
         "Busy is NVML's, SM active GPM's; memory is of "
         "the host, with all of a trainer's processes. The time to the reward begins with the "

@@ -110,5 +110,6 @@ def why_not(peer: Peer, kinds: tuple[str, ...], lacking: str | None) -> str | No
             return peer.cannot[kind]
     missing = [module for module in peer.imported if find_spec(module) is None]
     if missing:
-        return f"{missing[0]} is not installed; pip install '.[peers]'"
+        how = "--no-deps elegantrl" if peer.module == "elegantrl" else "'.[peers]'"
+        return f"{missing[0]} is not installed; pip install {how}"
     return None
