@@ -69,7 +69,7 @@ class Learner:
         lag = (version - rollout.policy_version).to(rows.value.dtype)
         self._descent.begin()
         self._stopped.zero_()
-        epoch = self._epoch_of(rows)
+        epoch = self.epoch_of(rows)
         for _ in range(self.settings.n_epochs):
             if epoch(self._shuffled(len(rows.value))):
                 break
@@ -79,7 +79,7 @@ class Learner:
         metrics["train/clip_range"] = self.clip_range.clone()
         return LearnReport(metrics, self._descent.skipped.clone())
 
-    def _epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
+    def epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
         """What makes updates, each from the rows that a line of [updates, B] names; and says
         whether the KL limit was reached."""
         step = self._steps.over(rows)

@@ -92,7 +92,7 @@ class LearnerByHand(Learner):
         self._head = plain_head(policy.head)
         self._raw = torch.empty(self.minibatch, policy.head.raw_width)
 
-    def _epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
+    def epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
         seen = self._policy.normalised(rows.obs)[PLAIN].flatten(1)
         masks = None if rows.action_mask is None else rows.action_mask.numpy()
         numbers = (rows.log_prob, rows.importance, rows.value, rows.advantage, rows.value_target)

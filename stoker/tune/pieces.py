@@ -6,9 +6,11 @@ predictions rest on `tune.rehearsal`, where the pieces work together.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +21,12 @@ from stoker.config.schema import Config
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.awaited import as_blocking
 from stoker.pools.choose import Probe, probe
+from stoker.train.by_hand import quick_to_act
+from stoker.train.learning import make_learner
 from stoker.train.policies import make_actor_critic
+from stoker.train.ppo_by_hand import learns_by_hand
 from stoker.train.sources import factory_of
-from stoker.types import DeviceObs, EnvSpec
+from stoker.types import DeviceObs, EnvSpec, Minibatch
 
 _EACH_S = 0.15
 _LEAST = 2  # times that each is tried
@@ -36,7 +41,8 @@ class Pieces(NamedTuple):
     inference_at: dict[int, float]
     """Deciding for so many environments at once."""
     update_at: dict[int, float]
-    """A pass of so many rows through the network and back."""
+    """An update from so many rows, where it is made by hand; else a pass of them through the
+    network and back."""
     copy_s: float | None
     """What all environments see, from the host to the GPU; None where there is none."""
 
@@ -49,7 +55,7 @@ def try_pieces(config: Config, spec: EnvSpec, device: torch.device, on_host: boo
     return Pieces(
         _try_env(config, spec) if on_host else None,
         {width: _inference_s(policy, spec, width, device) for width in widths},
-        {config.minibatch: _update_s(policy, spec, config.minibatch, device)},
+        {config.minibatch: try_update(config, spec, device, config.minibatch)},
         _copy_s(spec, n_envs, device) if device.type == "cuda" and on_host else None,
     )
 
@@ -62,8 +68,14 @@ def try_decision(config: Config, spec: EnvSpec, device: torch.device, width: int
 
 
 def try_update(config: Config, spec: EnvSpec, device: torch.device, rows: int) -> float:
-    """Seconds that a pass of so many rows takes."""
-    return _update_s(make_actor_critic(spec, config, device, config.run.seed), spec, rows, device)
+    """Seconds that learning from so many rows at once takes."""
+    policy = make_actor_critic(spec, config, device, config.run.seed)
+    learning = dataclasses.replace(config.ppo, batch_size=rows)
+    config = dataclasses.replace(config, learning=learning)
+    given = (policy, *_rows(spec, rows, device))
+    if learns_by_hand(policy, config):
+        return _seconds(_update(config, *given), device)
+    return _seconds(partial(_pass, *given), device)
 
 
 def _try_env(config: Config, spec: EnvSpec) -> Probe:
@@ -76,10 +88,10 @@ def _try_env(config: Config, spec: EnvSpec) -> Probe:
 
 def _inference_s(policy: ActorCritic, spec: EnvSpec, width: int, device: torch.device) -> float:
     obs, mask, _ = _rows(spec, width, device)
-    noise = policy.draw_noise(width)
+    noise, acting = policy.draw_noise(width), quick_to_act(policy, width)
 
     def decide() -> None:
-        policy.act(obs, mask, noise)
+        acting.act(obs, mask, noise)
 
     if device.type != "cuda":
         return _seconds(decide, device)
@@ -90,15 +102,21 @@ def _inference_s(policy: ActorCritic, spec: EnvSpec, width: int, device: torch.d
     return _seconds(graph.replay, device)
 
 
-def _update_s(policy: ActorCritic, spec: EnvSpec, size: int, device: torch.device) -> float:
-    obs, mask, action = _rows(spec, size, device)
+def _pass(policy: ActorCritic, obs: DeviceObs, mask: Tensor | None, action: Tensor) -> None:
+    found = policy(obs, mask, action)
+    (found.log_prob.mean() + found.value.mean() + found.entropy.mean()).backward()
+    policy.zero_grad()
 
-    def update() -> None:
-        found = policy(obs, mask, action)
-        (found.log_prob.mean() + found.value.mean() + found.entropy.mean()).backward()
-        policy.zero_grad()
 
-    return _seconds(update, device)
+def _update(
+    config: Config, policy: ActorCritic, obs: DeviceObs, mask: Tensor | None, action: Tensor
+) -> Callable[[], object]:
+    """As a run makes it, but for the KL limit."""
+    settings = dataclasses.replace(config.ppo, target_kl=None)
+    learner = make_learner(dataclasses.replace(config, learning=settings), action.device, policy)
+    number, valid = torch.linspace(-1.0, 1.0, len(action)), torch.ones(len(action)) > 0
+    rows = Minibatch(obs, action, mask, number, number, number, number, number, valid)
+    return partial(learner.epoch_of(rows), torch.arange(len(action)).unsqueeze(0))
 
 
 def _copy_s(spec: EnvSpec, n_envs: int, device: torch.device) -> float:
@@ -127,7 +145,7 @@ def _rows(
     return obs, mask, torch.from_numpy(action).to(device)
 
 
-def _seconds(work: Callable[[], None], device: torch.device) -> float:
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
     """The middle one of some times."""
     took: list[float] = []
     while len(took) <= _LEAST or sum(took) < _EACH_S:
