@@ -151,7 +151,8 @@ class LearnerByHand(Learner):
             self._judge(rows, u, value[u], found.gap[u])
             self._actor.backward()
             self._critic.backward()
-            may = all_valid or rows.valid[u].any()
+            gap = found.gap[u]
+            may = (all_valid or rows.valid[u].any()) and math.isfinite(gap @ gap)
             found.norm[u] = self._flat.move(self.learning_rate) if may else math.nan
         return len(value)
 
