@@ -61,6 +61,20 @@ class MatchPair(Task):
         return 0.5 * (action[0] == self.pair[0]) + 0.5 * (action[1] == self.pair[1])
 
 
+class Scalar(Task):
+    """A single number without a shape: is it positive?"""
+
+    observation_space = spaces.Box(-1.0, 1.0, (), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def show(self) -> Any:
+        self.now = self.np_random.uniform(-1.0, 1.0)
+        return np.array(self.now, np.float32)
+
+    def right(self, action: Any) -> bool:
+        return bool(action == (self.now > 0))
+
+
 class MatchBits(Task):
     """MultiBinary 3: repeat the bits that are shown; a third of a point each."""
 

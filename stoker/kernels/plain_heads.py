@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 
 import numpy as np
+from torch import Tensor
 
 _NEVER = np.finfo(np.float32).min
 _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
@@ -128,36 +129,39 @@ class PlainBernoulli(PlainHead):
 class PlainGaussian(PlainHead):
     """An independent Gaussian a column; the deviation is the same for all rows.
 
-    Its logarithm [A] is read where it lies, and the slope by it is written to `log_std_slope`.
+    Its logarithm [A] is read where it lies by then, and the slope by it is written likewise.
     """
 
-    def __init__(self, log_std: np.ndarray, log_std_slope: np.ndarray | None = None) -> None:
-        self._log_std, self._log_std_slope = log_std, log_std_slope
+    def __init__(self, log_std: Tensor, log_std_slope: Tensor | None = None) -> None:
+        self._of_log, self._slope_of_log = log_std, log_std_slope
+
+    @property
+    def _log_std(self) -> np.ndarray:
+        return self._of_log.numpy()
 
     def sample(
         self, raw: np.ndarray, mask: np.ndarray | None, noise: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
+        log_std = self._log_std
         # By way of the action, as it is what the learner measures: rounding is the same.
-        action = raw + np.exp(self._log_std) * noise
-        return action, self._log_prob((action - raw) * np.exp(-self._log_std))
-
-    def _log_prob(self, deviations: np.ndarray) -> np.ndarray:
-        return np.add.reduce(-0.5 * deviations**2 - self._log_std - _LOG_ROOT_2_PI, -1)
+        action = raw + np.exp(log_std) * noise
+        return action, _bells((action - raw) * np.exp(-log_std), log_std)
 
     def measure(
         self, raw: np.ndarray, mask: np.ndarray | None, action: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        scale = np.exp(-self._log_std)
+        log_std = self._log_std
+        scale = np.exp(-log_std)
         deviations = (action - raw) * scale
         self._last = deviations, scale
-        entropy = (self._log_std + (0.5 + _LOG_ROOT_2_PI)).sum()
-        return self._log_prob(deviations), np.full(len(raw), entropy, np.float32)
+        entropy = (log_std + (0.5 + _LOG_ROOT_2_PI)).sum()
+        return _bells(deviations, log_std), np.full(len(raw), entropy, np.float32)
 
     def slope(self, by_log_prob: np.ndarray, by_entropy: np.ndarray, out: np.ndarray) -> None:
         deviations, scale = self._last
         np.multiply(by_log_prob[:, None], deviations * scale, out=out)
-        assert self._log_std_slope is not None
-        self._log_std_slope[:] = by_log_prob @ (deviations**2 - 1.0) + by_entropy.sum()
+        assert self._slope_of_log is not None
+        self._slope_of_log.numpy()[:] = by_log_prob @ (deviations**2 - 1.0) + by_entropy.sum()
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -170,3 +174,7 @@ def _softplus(x: np.ndarray) -> np.ndarray:
 
 def _coins(raw: np.ndarray, action: np.ndarray) -> np.ndarray:
     return np.add.reduce(action * raw - _softplus(raw), -1)
+
+
+def _bells(deviations: np.ndarray, log_std: np.ndarray) -> np.ndarray:
+    return np.add.reduce(-0.5 * deviations**2 - log_std - _LOG_ROOT_2_PI, -1)

@@ -36,7 +36,7 @@ class PlainLayers:
         assert activation in ACTIVATIONS
         self._relu, self._rows, self._learned = activation == "relu", rows, learned
         self._weights = [(layer.bias.data, layer.weight.data.t()) for layer in layers]
-        self._width = layers[-1].out_features
+        self.inputs, self._width = layers[0].in_features, layers[-1].out_features
         self._activated = [torch.empty(rows, layer.out_features) for layer in layers[:-1]]
         self._activate = [_activation(into, self._relu) for into in self._activated]
         self.slope = torch.zeros(learned, self._width)
@@ -50,15 +50,16 @@ class PlainLayers:
         slopes = [*map(torch.empty_like, saw), self.slope]
         self._first_slope, ones = slopes[0].t(), torch.ones(self._learned)
         operations: list[Operation] = []
+        into = [(_gradient_of(layer.weight), _gradient_of(layer.bias)) for layer in layers]
         for place in reversed(range(len(layers))):
-            layer, slope = layers[place], slopes[place]
+            layer, slope, (weight_slope, bias_slope) = layers[place], slopes[place], into[place]
             across = slope.t()
-            operations.append(partial(torch.mv, across, ones, out=layer.bias.grad))
+            operations.append(partial(torch.mv, across, ones, out=bias_slope))
             if place == 0:
-                self._first_weight_slope = layer.weight.grad
+                self._first_weight_slope = weight_slope
                 continue
             given, below = saw[place - 1], slopes[place - 1]
-            operations.append(partial(torch.mm, across, given, out=layer.weight.grad))
+            operations.append(partial(torch.mm, across, given, out=weight_slope))
             operations.append(partial(torch.mm, slope, layer.weight.data, out=below))
             if self._relu:
                 operations.append(partial(_through_relu, below, given, 0.0, grad_input=below))
@@ -100,3 +101,9 @@ class PlainLayers:
 def _activation(rows: Tensor, relu: bool) -> Operation:
     """Of these very rows. NumPy's tanh takes a tenth of the time of torch's, and is as exact."""
     return rows.relu_ if relu else partial(np.tanh, rows.numpy(), out=rows.numpy())
+
+
+def _gradient_of(parameter: Tensor) -> Tensor:
+    """Where it is now: where a module is moved, torch has the same `grad` lie elsewhere."""
+    assert parameter.grad is not None
+    return parameter.grad.data

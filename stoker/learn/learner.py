@@ -22,6 +22,8 @@ from stoker.types import LearnReport, LossFunction, Minibatch, Normalise, Prepar
 class Learner:
     """Owns the optimiser and the shuffling; the loss and the parameters arrive from outside."""
 
+    _descends: type[Descent] = Descent
+
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
@@ -46,7 +48,7 @@ class Learner:
         self.learning_rate = torch.tensor(settings.learning_rate, device=device)
         self.clip_range = torch.tensor(settings.clip_range, device=device)
         self._loss_of = lambda batch: loss(self.parameters, batch, self.clip_range)
-        self._descent = Descent(self.parameters, settings.adam_eps, settings.max_grad_norm)
+        self._descent = self._descends(self.parameters, settings.adam_eps, settings.max_grad_norm)
         self._steps = Steps(self._step, captures=executor == "graph")
         self._asks = asks and settings.target_kl is not None
         self._stopped = torch.zeros((), dtype=torch.bool, device=device)

@@ -26,6 +26,8 @@ from stoker.types import PLAIN, DeviceObs, Policy, PolicyOutput
 
 JUDGED = 256
 """Rows that a network judges at once: more leave the cache."""
+MOST = 2**20
+"""Numbers of observations that are taken for updates at once."""
 
 
 def is_plain(policy: TrainedPolicy) -> bool:
@@ -34,6 +36,11 @@ def is_plain(policy: TrainedPolicy) -> bool:
     one_vector = name == PLAIN and not others and leaf.kind == "vector"
     more = isinstance(policy, QNetwork) and (policy.dueling or policy.noise_width)
     return one_vector and policy.activation in ACTIVATIONS and not more
+
+
+def as_rows(obs: DeviceObs) -> Tensor:
+    """What is seen, where that is one vector, as [n, inputs]."""
+    return obs[PLAIN].reshape(len(obs[PLAIN]), -1)
 
 
 def layers_of(policy: TrainedPolicy) -> list[nn.Linear]:
@@ -58,7 +65,7 @@ def plain_head(head: Head) -> PlainHead:
         return PlainCategorical(head.columns.place.numpy(), head.columns.padding.numpy())
     if isinstance(head, GaussianHead):
         slope = head.log_std.grad
-        return PlainGaussian(head.log_std.data.numpy(), None if slope is None else slope.numpy())
+        return PlainGaussian(head.log_std.data, None if slope is None else slope.data)
     return PlainBernoulli()
 
 
@@ -99,11 +106,11 @@ class ActingByHand:
             layers, activation = layers_of(self.policy), self.policy.activation
             self._at, self._decide = at, PlainLayers(layers, activation, self._rows_at_once)
             self._head = self._plain_head()
-        raw = self._decide.judge(self._scaled(obs[PLAIN].flatten(1)))
-        if self._head is None:
-            return self.policy.decided(raw, action_mask, noise)
-        mask = None if action_mask is None else action_mask.numpy()
         with np.errstate(all="ignore"):  # as torch does
+            raw = self._decide.judge(self._scaled(as_rows(obs)))
+            if self._head is None:
+                return self.policy.decided(raw, action_mask, noise)
+            mask = None if action_mask is None else action_mask.numpy()
             sampled = self._head.sample(raw.numpy(), mask, noise.numpy())
         return PolicyOutput(*map(torch.from_numpy, sampled))
 

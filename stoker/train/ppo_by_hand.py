@@ -22,7 +22,15 @@ from stoker.kernels.descent import FlatDescent
 from stoker.kernels.plain_layers import PlainLayers
 from stoker.learn.learner import Learner
 from stoker.nn.actor_critic import ActorCritic
-from stoker.train.by_hand import by_hand, is_plain, judging_layers_of, layers_of, plain_head
+from stoker.train.by_hand import (
+    MOST,
+    as_rows,
+    by_hand,
+    is_plain,
+    judging_layers_of,
+    layers_of,
+    plain_head,
+)
 from stoker.types import PLAIN, Minibatch
 
 
@@ -80,10 +88,11 @@ def learns_by_hand(policy: ActorCritic, config: Config) -> bool:
 class LearnerByHand(Learner):
     """For a policy that `learns_by_hand`."""
 
+    _descends = FlatDescent
+    _descent: FlatDescent
+
     def __init__(self, policy: ActorCritic, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        limits = (self.settings.adam_eps, self.settings.max_grad_norm)
-        self._descent = self._flat = FlatDescent(self.parameters, *limits)
         self._policy = policy
         self._actor, self._critic = (
             PlainLayers(layers, policy.activation, self.minibatch, learned=self.minibatch)
@@ -91,32 +100,41 @@ class LearnerByHand(Learner):
         )
         self._head = plain_head(policy.head)
         self._raw = torch.empty(self.minibatch, policy.head.raw_width)
+        self._at_once = max(1, MOST // (self.minibatch * self._actor.inputs))
 
     def epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
-        seen = self._policy.normalised(rows.obs)[PLAIN].flatten(1)
+        if not all(parameter.requires_grad for parameter in self.parameters.values()):
+            return super().epoch_of(rows)  # autograd knows what to say of it
         masks = None if rows.action_mask is None else rows.action_mask.numpy()
         numbers = (rows.log_prob, rows.importance, rows.value, rows.advantage, rows.value_target)
         known = (number.where(rows.valid, 0.0).numpy() for number in numbers)
-        whole = _Rows(seen.numpy(), rows.action.numpy(), masks, rows.valid.numpy(), *known)
+        whole = _Rows(
+            as_rows(rows.obs).numpy(), rows.action.numpy(), masks, rows.valid.numpy(), *known
+        )
         return partial(self._epoch, whole, self.clip_range.item())  # sync: on the CPU
 
     def _epoch(self, whole: _Rows, clip: float, order: Tensor) -> bool:
         with by_hand():
-            rows = self._shuffle(whole, order.numpy())
-            each, ends = np.empty((4, *order.shape), np.float32), np.empty(len(order), np.float32)
-            found = _Found(each[0], each[1], each[2], each[3], ends)
-            made = self._make(rows, found, clip)
-            self._count(rows, found, made, clip)
+            return any(self._stops(whole, clip, part) for part in order.split(self._at_once))
+
+    def _stops(self, whole: _Rows, clip: float, order: Tensor) -> bool:
+        """Make these updates; whether the KL limit was reached."""
+        rows = self._shuffle(whole, order.numpy())
+        each, ends = np.empty((4, *order.shape), np.float32), np.empty(len(order), np.float32)
+        found = _Found(each[0], each[1], each[2], each[3], ends)
+        made = self._make(rows, found, clip)
+        self._count(rows, found, made, clip)
         return made < len(order)
 
     def _shuffle(self, whole: _Rows, order: np.ndarray) -> _Epoch:
         taken = whole.take(order)
+        flat = {PLAIN: torch.from_numpy(taken.seen).flatten(0, 1)}
         advantage, valid = torch.from_numpy(taken.advantage), torch.from_numpy(taken.valid)
         if self.normalise is not None:
             advantage = self.normalise(advantage, valid)
         share = ppo.shares(valid, advantage.dtype).numpy()
         return _Epoch(
-            torch.from_numpy(taken.seen),
+            self._policy.normalised(flat)[PLAIN].unflatten(0, order.shape),
             self._head.laid_out(taken.action),
             taken.mask,
             taken.valid,
@@ -128,7 +146,10 @@ class LearnerByHand(Learner):
         )
 
     def _make(self, rows: _Epoch, found: _Found, clip: float) -> int:
-        """Make updates; how many, as the one that the KL limit stops is not, nor any after it."""
+        """Make updates; how many, as the one that the KL limit stops is not, nor any after it.
+
+        Nor is that one counted as skipped, whatever else is wrong with it.
+        """
         values = torch.empty(*rows.share.shape, 1)
         said, value = self._raw.numpy(), values.numpy()[..., 0]
         all_valid, masks = rows.valid.all(), [None] * len(value) if rows.mask is None else rows.mask
@@ -142,7 +163,7 @@ class LearnerByHand(Learner):
             log_ratio, ratio = found.log_ratio[u], found.ratio[u]
             np.subtract(log_prob, rows.log_prob[u], out=log_ratio)
             if not all_valid:
-                log_ratio *= rows.valid[u]
+                np.copyto(log_ratio, 0.0, where=~rows.valid[u])
             np.exp(log_ratio, out=ratio)
             if self._is_too_far(rows.share[u], ratio, log_ratio):
                 return u
@@ -153,7 +174,7 @@ class LearnerByHand(Learner):
             self._critic.backward()
             gap = found.gap[u]
             may = (all_valid or rows.valid[u].any()) and math.isfinite(gap @ gap)
-            found.norm[u] = self._flat.move(self.learning_rate) if may else math.nan
+            found.norm[u] = self._descent.move(self.learning_rate) if may else math.nan
         return len(value)
 
     def _is_too_far(self, share: np.ndarray, ratio: np.ndarray, log_ratio: np.ndarray) -> bool:
@@ -192,4 +213,4 @@ class LearnerByHand(Learner):
         }
         measured = {name: torch.from_numpy(each) for name, each in metrics.items()}
         norms, tried = torch.from_numpy(found.norm[:made]), rows.valid[:made].any(1)
-        self._flat.count(measured, norms, torch.from_numpy(tried))
+        self._descent.count(measured, norms, torch.from_numpy(tried))

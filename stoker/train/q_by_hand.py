@@ -21,12 +21,11 @@ from stoker.kernels.descent import FlatDescent
 from stoker.kernels.plain_layers import PlainLayers
 from stoker.learn.q_learner import Updating
 from stoker.nn.q_network import QNetwork
-from stoker.train.by_hand import JUDGED, by_hand, layers_of
-from stoker.types import PLAIN, Transitions
+from stoker.train.by_hand import JUDGED, MOST, as_rows, by_hand, layers_of
+from stoker.types import Transitions
 
 Aim = Callable[[np.ndarray], np.ndarray]
 """What rows are worth, [B, 1], by what the network that learns says of them, [..., choices]."""
-_MOST = 2**20  # numbers of observations that are drawn at once
 
 
 class QByHand:
@@ -51,14 +50,14 @@ class QByHand:
         self._starts = torch.tensor(policy.nvec).cumsum(0) - torch.tensor(policy.nvec)
         self._place = policy.columns.place.numpy()
         self._each = np.arange(minibatch * len(policy.nvec))
-        self.at_once = max(1, _MOST // (2 * minibatch * layers[0].in_features))
+        self.at_once = max(1, MOST // (2 * minibatch * layers[0].in_features))
 
     def within(self) -> AbstractContextManager[None]:
         return by_hand()
 
     def __call__(self, batch: Transitions, noise: Tensor | None, rate: Tensor) -> Updating:
         size, width = self._minibatch, batch.action.shape[1]
-        seen = self._policy.normalised(batch.obs)[PLAIN].flatten(1)
+        seen = as_rows(self._policy.normalised(batch.obs))
         now, then = (part.unflatten(0, (-1, size)) for part in seen.chunk(2))
         # With a double network, what is seen now and what is seen then go through it together.
         rows = torch.cat((now, then), 1) if self._double else now

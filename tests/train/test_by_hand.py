@@ -100,13 +100,16 @@ def test_acting_by_hand_is_acting_where_there_are_no_choices(kind: Any) -> None:
 
 def test_numbers_out_of_bounds_are_no_reason_to_warn() -> None:
     """A draw may be 0, and weights that are not finite are somebody else's to tell of."""
-    policy = policy_of(spec_of(3), "ppo")
+    policy = policy_of(spec_of(3), "ppo", normalize_obs=True)
+    policy.update_moments({PLAIN: 0.1 * torch.randn(4, 2, 5)}, torch.ones(4, 2) > 0)
     quick, noise = quick_to_act(policy, ROWS), policy.draw_noise(ROWS)
     noise[:, 0, 1] = 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         output = quick.act({PLAIN: torch.randn(ROWS, 5)}, None, noise)
         assert (output.action == 1).all(), "the exponential number that is least wins"
+        most = torch.full((ROWS, 5), torch.finfo(torch.float32).max)
+        quick.act({PLAIN: most}, None, noise)
         policy.decide.weight.data[:] = math.nan
         assert quick.act({PLAIN: torch.randn(ROWS, 5)}, None, noise).log_prob.isnan().all()
 
