@@ -26,7 +26,6 @@ from bench.seeds import interval
 from bench.waiting import AWAITING, WAITING
 
 _ON_GPU = torch.cuda.is_available()
-_CORES = len(os.sched_getaffinity(0))
 _SEEDS = range(3)
 _SECONDS = 3.0
 """Of a stretch, without a GPU."""
@@ -108,7 +107,7 @@ CART_POLE = Work(
     2.5e-3,  # 3e-4 takes some four million steps to the goal, too many for the slower ones
     (200, 2),
     (2.0, 1.2),
-    Learning(_several(655_360, 262_144), 475.0, _several(6, 30)),
+    Learning(655_360, 475.0, 6) if _ON_GPU else _ELSEWHERE,
 )
 MISSION = Work(
     "tensor, Mission",
@@ -236,10 +235,9 @@ def _learn(work: Work, learning: Learning, peers: Sequence[Peer]) -> dict[str, d
     alone = list(_SEEDS)[:1] if learning.goal is not None else []
     together = [seed for seed in _SEEDS if seed not in alone]
     enter = partial(_learner, work, learning)
-    for seeds, timed in ((alone, True), (together, False)):
-        entrants = [enter(n, m, seed, timed) for n, m in names.items() for seed in seeds]
-        at_once = 1 if timed else _several(len(entrants), _CORES)
-        for result in race(entrants, at_once):
+    for seeds, at_once in ((alone, False), (together, True)):
+        entrants = [enter(n, m, seed, not at_once) for n, m in names.items() for seed in seeds]
+        for result in race(entrants, at_once) if entrants else ():
             found[result.entrant.name].append(result)
     return {name: _learned(learning, results) for name, results in found.items()}
 

@@ -194,15 +194,13 @@ def say(what: str, **more: object) -> None:
     print(json.dumps({"progress": what, **more}), flush=True)
 
 
-def race(entrants: Sequence[Entrant], at_once: int) -> list[Result]:
-    """Have everyone learn from their start, so many at once; results in the order given."""
-    results = list[Result]()
-    while len(results) < len(entrants):
-        results += _raced(entrants[len(results) :][:at_once])
-    return results
-
-
-def _raced(entrants: Sequence[Entrant]) -> list[Result]:
+def race(entrants: Sequence[Entrant], at_once: bool) -> list[Result]:
+    """Have everyone learn: one by one from their start, or all at once; in the order given."""
+    results = []
+    if not at_once:
+        for entrant in entrants:
+            results += race([entrant], at_once=True)
+        return results
     with ExitStack() as closing:
         children = [Child(entrant, closing) for entrant in entrants]
         for child in children:

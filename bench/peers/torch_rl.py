@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torchrl.collectors
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent
-from torchrl.collectors import SyncDataCollector
 from torchrl.data import (
     Bounded,
     Composite,
@@ -29,6 +29,9 @@ from bench.peers.on_torch import DEVICE, OnDevice, Tally, network, set_up, space
 from stoker.envs.registry import EnvFactory
 
 _FOR_EVER = 10**15
+_COLLECTORS: Any = torchrl.collectors
+_COLLECTOR = getattr(_COLLECTORS, "Collector", None) or _COLLECTORS.SyncDataCollector
+"""Older versions have it by its second name alone."""
 
 
 class Tensors(EnvBase):
@@ -114,7 +117,7 @@ def train(task: Task, stretches: Stretches) -> None:
     loss = ClipPPOLoss(
         actor, critic, clip_epsilon=0.2, entropy_bonus=False, normalize_advantage=True
     )
-    collector = SyncDataCollector(
+    collector = _COLLECTOR(
         env,
         actor,
         frames_per_batch=task.batch,

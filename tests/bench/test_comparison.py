@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bench import comparison
-from bench import contest as contests
 from bench.contest import Entrant, contest, race
 from bench.peers import roster
 from bench.peers.child import Point, Task, asked, learned, learned_enough
@@ -102,28 +101,12 @@ SMALL = {"env": "CartPole-v1", "envs": 8, "steps": 64, "executor": "sync", "iter
 def test_the_single_file_learns_cart_pole_a_little() -> None:
     wanted = {"learn-steps": 12_000, "lr": 3e-3, "most-s": 60}
     entrant = Entrant("CleanRL's recipe", "single_file", {**SMALL, **wanted})
-    [result] = race([entrant], at_once=1)
+    [result] = race([entrant], at_once=True)
     assert result.failure is None
     assert result.lines[0]["reward"] > 45  # an untrained policy has 20
     assert result.lines[0]["optimiser_steps"] == 16  # 4 epochs of 4 minibatches
     assert result.start_up_s is not None
     assert result.start_up_s > 0
-
-
-@pytest.mark.parametrize(("at_once", "expected"), [(1, "a b c d e"), (2, "ab cd e"), (9, "abcde")])
-def test_so_many_learn_at_once(
-    monkeypatch: pytest.MonkeyPatch, at_once: int, expected: str
-) -> None:
-    together: list[str] = []
-
-    def raced(entrants: list[Entrant]) -> list[str]:
-        together.append("".join(entrant.name for entrant in entrants))
-        return [entrant.name for entrant in entrants]
-
-    monkeypatch.setattr(contests, "_raced", raced)
-    results = race([Entrant(name, "ours", {}) for name in "abcde"], at_once)
-    assert results == list("abcde")
-    assert together == expected.split()
 
 
 def test_a_child_that_fails_or_hangs_loses_no_other(capsys: pytest.CaptureFixture[str]) -> None:
