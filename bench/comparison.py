@@ -4,7 +4,7 @@ PPO with the same sizes for all; a peer whose own documents advise something els
 row for that, too. First everyone's speed, by turns (`bench.contest`), with what the GPU does and
 what the host's memory holds; then how they learn, each from a fresh start: one seed alone, from
 its start to a reward, and others at once, for the reward after equal steps. Who cannot do a case
-has a row that says why. Without a GPU sizes are those of two cores.
+has a row that says why. Without a GPU sizes are those of two cores, and only speed is compared.
 """
 
 from __future__ import annotations
