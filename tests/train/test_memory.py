@@ -23,8 +23,7 @@ from stoker.config import resolve
 from stoker.config.load import from_flat
 from stoker.errors import ConfigError, MemoryShortError
 from stoker.runs import checkpoint as checkpoints
-from stoker.train import build as building
-from stoker.train import memory
+from stoker.train import learning, memory
 from stoker.train.build import build
 from stoker.train.loop import run
 from stoker.train.overlap import Decision
@@ -168,7 +167,7 @@ def test_what_the_parts_before_it_gave_is_no_trace_either(
 def test_memory_may_run_out_at_any_time(where: str, short: Callable[..., Shortage]) -> None:
     """In the 14th update, say: the fifth of the second rollout."""
     later = parts_of()
-    assert isinstance(later.learner, building.Learner)
+    assert isinstance(later.learner, learning.Learner)
     made = 0
 
     def attempt(update: Callable[[], None]) -> None:
@@ -297,7 +296,7 @@ def test_a_compiled_step_that_runs_out_is_made_again_in_parts(
 ) -> None:
     settings: dict[str, Any] = {"n_envs": 1, "n_steps": 16, "batch_size": 16, "timesteps": 32}
     expected = trained(parts_of(**settings))
-    made, ran = building.executable, []
+    made, ran = learning.executable, []
 
     def executable(*given: Any) -> LossFunction:
         compiled = made(*given)
@@ -311,7 +310,7 @@ def test_a_compiled_step_that_runs_out_is_made_again_in_parts(
 
         return loss
 
-    monkeypatch.setattr(building, "executable", executable)
+    monkeypatch.setattr(learning, "executable", executable)
     with inductor.patch(compile_threads=1):
         tensors, metrics = trained(
             parts_of(**settings, executor="compile", compile_in="foreground")
