@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from bench.targets import TARGETS, Found, Target
 
 DOCS = Path(__file__).parent.parent / "docs" / "comparison"
 _MADE = "Made by `python -m bench table` from `bench/results`; not to be edited."
-_UNKNOWN = "unknown"
+_UNKNOWN, _NOT_ASKED = "unknown", "not asked"
+_NOTHING = (_UNKNOWN, _NOT_ASKED, "")
 Results = Mapping[str, Mapping[str, Any]]
 """Of each file, by its name without `.json`."""
 
@@ -105,7 +107,11 @@ _HEAD = (
 def _case(rows: Sequence[Found]) -> list[str]:
     """Ours first, then the quickest; those who cannot, or failed, at the end."""
     ranked = sorted(rows, key=lambda row: (row["peer_name"] is not None, -(row["peer"] or 0.0)))
-    return _table(_HEAD, [_cells(row) for row in ranked])
+    lines = [_cells(row) for row in ranked]
+    # What is not known of anyone has no column, but for the first three.
+    told = [any(cell not in _NOTHING for cell in column) for column in zip(*lines, strict=True)]
+    told[:3] = [True] * 3
+    return _table(list(compress(_HEAD, told)), [list(compress(line, told)) for line in lines])
 
 
 def _cells(row: Found) -> list[str]:
@@ -129,7 +135,7 @@ def _cells(row: Found) -> list[str]:
         _with_unit(gpu.get("power_w"), "W"),
         _with_unit(details.get("joules_per_million_steps"), "J"),
         _with_unit(details.get("host_memory_mb"), "MB"),
-        _with_unit(learning.get("start_up_s"), "s", "not asked"),
+        _with_unit(learning.get("start_up_s"), "s", _NOT_ASKED),
         _time_to_goal(learning),
         _reward(learning),
     ]
@@ -141,7 +147,7 @@ def _with_unit(value: float | None, unit: str, otherwise: str = _UNKNOWN) -> str
 
 def _time_to_goal(learning: Found) -> str:
     if learning.get("goal") is None:
-        return "not asked"
+        return _NOT_ASKED
     if learning.get("goal_s") is None:
         spent = learning.get("given_up_after_s")
         return _UNKNOWN if spent is None else f"not reached in {spent:g} s of training"
@@ -151,7 +157,7 @@ def _time_to_goal(learning: Found) -> str:
 
 def _reward(learning: Found) -> str:
     if learning.get("reward") is None:
-        return "not asked" if "rewards" not in learning else _UNKNOWN
+        return _NOT_ASKED if "rewards" not in learning else _UNKNOWN
     ends = learning["reward_interval_95"]
     interval = f" ({ends[0]:g} to {ends[1]:g})" if ends else ""
     return f"{learning['reward']:g}{interval}"

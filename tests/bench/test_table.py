@@ -89,9 +89,17 @@ def test_who_cannot_and_who_failed_say_so(tmp_path: Path) -> None:
 def test_what_was_not_reached_or_not_known_is_said(tmp_path: Path) -> None:
     slow = {**MEASURED["learning"], "goal_s": None, "given_up_after_s": 8.1}
     details = {**MEASURED, "gpu": None, "joules_per_million_steps": None, "learning": slow}
-    page = peers_page(tmp_path, row(peer=4e5, peer_name="C 3.0", ratio=150, details=details))
+    peer = row(peer=4e5, peer_name="C 3.0", ratio=150, details=details)
+    page = peers_page(tmp_path, row(details=MEASURED), peer)
     assert "| 150 x | unknown | unknown | unknown | unknown |" in page
     assert "not reached in 8.1 s of training" in page
+
+
+def test_what_is_not_known_of_anyone_has_no_column(tmp_path: Path) -> None:
+    unasked = {**MEASURED, "gpu": None, "joules_per_million_steps": None, "learning": None}
+    page = peers_page(tmp_path, row(details=unasked), row(peer_name="A 1.0", details=CANNOT))
+    (head,) = (line for line in page.splitlines() if line.startswith("| trainer"))
+    assert head == "| trainer | steps/s | ours is | host memory |"
 
 
 def test_ours_is_first_and_then_the_quickest(tmp_path: Path) -> None:
