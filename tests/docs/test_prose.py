@@ -21,6 +21,7 @@ _COMMANDS = {*COMMANDS, "COMMAND", "--version"}
 _OF_OTHERS = {
     "--address",  # ray start
     "--logdir",  # tensorboard
+    "--no-deps",  # pip install
     "--case",  # python -m bench
     "--peer",
     "--save",
