@@ -93,6 +93,8 @@ class OverlappedCollector(InStepCollector):
         So whoever gets a rollout cannot publish weights before the next one has taken its own, and
         environments are stepping again before the learner asks for the interpreter.
         """
+        # OpenMP's own count is this thread's alone, and all cores where nobody says otherwise.
+        torch.set_num_threads(torch.get_num_threads())
         storage: StagedStorage | None = None
         begun = False
         while not self._closing:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -297,6 +299,30 @@ def test_the_learner_waits_and_the_thread_collects_each_on_its_own_clock() -> No
         bench.iterate(last=True)
         assert set(bench.clock.total) == {"wait"}
         assert set(bench.collect_clock.total) == {"inference", "env", "store"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux does")
+def test_products_take_no_more_cores_than_torch_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenMP's count is a thread's own: the collector's would begin with that of all cores."""
+    square, product = torch.ones(256, 256), torch.ones(256, 256)
+    started: list[int] = []
+    begin = OverlappedCollector._begin
+
+    def counted(self: OverlappedCollector, storage: StagedStorage) -> None:
+        before = len(os.listdir("/proc/self/task"))
+        torch.mm(square, square, out=product)
+        started.append(len(os.listdir("/proc/self/task")) - before)
+        begin(self, storage)
+
+    monkeypatch.setattr(OverlappedCollector, "_begin", counted)
+    told = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with overlapped() as bench:
+            bench.iterate(last=True)
+    finally:
+        torch.set_num_threads(told)
+    assert started == [0]
 
 
 def cartpole_run(
