@@ -20,7 +20,7 @@ import torch
 from bench.record import Cases, Row
 from bench.turns import by_turns, middle_ratio
 
-_REPEATS = 2 if torch.cuda.is_available() else 3
+_REPEATS = 3
 _DECISIONS = ("pool", "batch", "collect")
 _BUSY = ("--env", "bench.load:Busy", "--env-kwargs", "{seconds: 0.0008}")
 _AWAITING = ("--env", "bench.io:Awaiting", "--env-kwargs", "{seconds: 0.02, long_s: 0}")
@@ -49,7 +49,7 @@ _ON_CPU: dict[str, tuple[str, ...]] = {
     ),
 }
 _ON_GPU: dict[str, tuple[str, ...]] = {
-    "CartPole-v1, defaults": ("--env", "CartPole-v1", "--timesteps", "500k"),
+    "CartPole-v1, defaults": ("--env", "CartPole-v1", "--timesteps", "250k"),
     "CartPole-v1, 1024 environments": (
         *("--env", "CartPole-v1", "--n-envs", "1024", "--n-steps", "32", "--n-epochs", "4"),
         *("--batch-size", "4096", "--network-arch", "64,64", "--timesteps", "8M"),
