@@ -52,10 +52,10 @@ class WriteDown(BaseCallback):
             self._watch.begin_timeline(self._folder, {"learner": self._clock}, self._clock.elapsed)
 
     def _on_rollout_start(self) -> None:
-        self._clock._turn_to("env")
+        self._clock.turn_to("env")
 
     def _on_rollout_end(self) -> None:
-        self._clock._turn_to("update")
+        self._clock.turn_to("update")
         episodes: Any = self.model.ep_info_buffer or []
         rewards = [episode["r"] for episode in episodes]
         if rewards:
@@ -76,7 +76,7 @@ class WriteDown(BaseCallback):
 
     def _on_training_end(self) -> None:
         last = self.status("finished")
-        self._clock._turn_to(None)
+        self._clock.turn_to(None)
         if self._watch is not None:
             self._watch.end_timeline()
             self._watch.close()
