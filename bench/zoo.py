@@ -244,6 +244,7 @@ ZOO: tuple[Case, ...] = (
         n_epochs=4,
         gae_lambda=0.94,
         normalize=True,
+        seeds=10,
         shortened=300_000,
     ),
     PPOCase(

@@ -134,7 +134,7 @@ def test_seeds_that_are_done_are_not_trained_again(made_up: list[Trial]) -> None
     first = only_row(replace(ZOO[0], seeds=2))
     assert len(made_up) == 4
     whole = only_row(replace(ZOO[0], seeds=3))
-    assert [(trial.side, trial.seed) for trial in made_up[4:]] == [("stoker", 2), ("sb3", 2)]
+    assert sorted((trial.side, trial.seed) for trial in made_up[4:]) == [("sb3", 2), ("stoker", 2)]
     assert whole["rewards"]["ours"][:2] == first["rewards"]["ours"]
     only_row(replace(ZOO[0], seeds=2, gamma=0.5))
     assert len(made_up) == 10, "other settings are another training"
