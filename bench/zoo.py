@@ -274,6 +274,7 @@ ZOO: tuple[Case, ...] = (
         gamma=0.999,
         gae_lambda=0.98,
         ent_coef=0.01,
+        seeds=10,
         apart=("the zoo's settings are those of LunarLander-v2",),
     ),
     PPOCase(
