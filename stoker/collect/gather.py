@@ -121,11 +121,8 @@ class Gatherer:
         last = {f"last_obs.{leaf}": value.copy() for leaf, value in self.pool.seen[0].items()}
         episodes = {name: value.copy() for name, value in self.episodes.state().items()}
         noise = {"noise_rng": self.policy.generator.get_state().numpy()}
-        return {**episodes, **journal, **last, **noise, "busy": self._busy()}
-
-    def _busy(self) -> np.ndarray:
-        """Who is amid a step, so that what it sees is not where it stands."""
-        return self._step_of != _NOT_ASKED
+        busy = self._step_of != _NOT_ASKED  # what they see is not where they stand
+        return {**episodes, **journal, **last, **noise, "busy": busy}
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Bring every environment back to where it stood; those that began anew, by number."""

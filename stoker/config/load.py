@@ -52,7 +52,7 @@ def find_preset(name: str, algo: str = "ppo") -> dict[str, object]:
             "which looks there, or name a preset."
         )
     if not isinstance(name, str) or name not in PRESETS:  # a file may hold anything
-        raise ConfigError(f"There is no preset {name!r}.{suggest(name, PRESETS)}")
+        raise ConfigError(f"There is no preset {name!r}.{suggest(name, [*PRESETS, _AUTO])}")
     return PRESETS[name].settings()
 
 

@@ -49,9 +49,12 @@ def parse_sizes(text: object) -> tuple[int, ...]:
         parts = re.sub(r"(?<=\w)-", ",", text).split(",")  # 64-64 too, but not the sign of ,-64
     elif isinstance(text, int):
         parts = [text]
-    if not isinstance(parts, (list, tuple)):
-        raise ValueError(f"{text!r} is not a list of layer sizes (written like 256,256)")
-    return tuple(parse_count(part) for part in parts if str(part).strip())
+    if isinstance(parts, (list, tuple)):
+        said = [part for part in parts if str(part).strip()]
+        last_is_open = 1 if parts and not str(parts[-1]).strip() else 0  # as in `64,`
+        if len(said) + last_is_open == len(parts):
+            return tuple(map(parse_count, said))
+    raise ValueError(f"{text!r} is not a list of layer sizes (written like 256,256)")
 
 
 def parse_seconds(text: object) -> float:

@@ -233,5 +233,6 @@ def _reason(name: str, error: Exception) -> str:
 
 
 def _near(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    others = [name for name in known if name != word]  # which is there, and no help
+    close = difflib.get_close_matches(word, others, n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(close)}?" if close else ""

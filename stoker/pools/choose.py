@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import threading
 import time
+import warnings
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -39,6 +43,7 @@ _WORTH_WAKING_S = 1e-4
 """Processes must save a fifth, and this: timings wander, the trainer needs a core, too, and whoever
 is woken waits for one."""
 _MOST_IN_FLIGHT = 1024
+_LONG_S = 10.0  # in which an environment that works has been tried
 _MOST_CUTS = 10  # episodes that may be cut off while it is tried
 _SHORTEST_WAIT_S = 1e-3
 """Waits that are shorter are not worth a thread each."""
@@ -110,6 +115,33 @@ def probe(name: str, env: gymnasium.Env[Any, Any], seconds: float = 0.1) -> Prob
 
     It is stepped as environment 0 of a pool is, so that its faults are named likewise.
     """
+    with _told_if_it_takes_long(name):
+        return _probe(name, env, seconds)
+
+
+@contextlib.contextmanager
+def _told_if_it_takes_long(name: str) -> Iterator[None]:
+    """Nobody can end what this process itself has begun, so that it is not a blank screen."""
+
+    def tell() -> None:
+        with contextlib.suppress(Warning):  # where warnings are errors no thread ends of it
+            warnings.warn(
+                f"{name} is still being tried, after {_LONG_S:g} s: before training it is reset "
+                "and stepped a few times in this process, where no deadline holds. If its first "
+                "steps do not take that long, it hangs: Ctrl-C ends it.",
+                stacklevel=2,
+            )
+
+    timer = threading.Timer(_LONG_S, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _probe(name: str, env: gymnasium.Env[Any, Any], seconds: float) -> Probe:
     coroutines, env = is_async(env), as_blocking(env)
     _, info = reset_env(env, 0, episode_seed(0, 0, 0))
     spec = describe_env(name, env, info)

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
+import psutil
 
 from stoker.config.schema import FaultSettings
 from stoker.errors import EnvError, WorkerError
@@ -34,6 +35,14 @@ class Hand(BaseHand):
     process: Any
     pipe: Connection
     stacks: Connection  # where a worker that is asked to writes what its threads are doing
+    itself: psutil.Process | None
+    """The same process, known without the server that forked it, which tells of its end until its
+    own; None if it was gone at once."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it goes on though it was said to have ended, as the server has."""
+        return self.itself is not None and self.process.exitcode == 255 and _runs(self.itself)
 
 
 class Crew(BaseCrew[Hand]):
@@ -97,7 +106,10 @@ class Crew(BaseCrew[Hand]):
         process.start()
         theirs.close()  # so that the pipe ends when the worker does
         their_stacks.close()
-        return Hand(process, ours, stacks)
+        itself = None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            itself = psutil.Process(process.pid)
+        return Hand(process, ours, stacks, itself)
 
     def dismiss(self) -> None:
         self._dismissed = True
@@ -264,10 +276,12 @@ class Crew(BaseCrew[Hand]):
     def _bury(self, number: int, mend: bool) -> None:
         hand = self._hands[number]
         hand.process.join(1.0)
+        whose = f"The worker of environments {', '.join(map(str, self._owned[number]))}"
+        died = f"(process {hand.process.pid}) died with exit code {hand.process.exitcode}"
+        if hand.lost:
+            died = f"(process {hand.process.pid}) is lost: the server that workers come from died"
         error = WorkerError(
-            f"The worker of environments {', '.join(map(str, self._owned[number]))} (process "
-            f"{hand.process.pid}) died with exit code {hand.process.exitcode}. If the system "
-            "killed it for want of memory, use fewer environments."
+            f"{whose} {died}. If the system killed it for want of memory, use fewer environments."
         )
         if not mend or self._dismissed:
             raise error
@@ -284,9 +298,7 @@ class Crew(BaseCrew[Hand]):
         with self._hiring:
             self._refuse_if_dismissed()
             hand, owned = self._hands[number], self._owned[number]
-            hand.process.kill()
-            hand.process.join()
-            _end(hand)
+            _end(hand)  # before another writes to its rows
             stands = [self._stand_of(i) for i in owned]
             states = self._board.states[owned]
             self._board.states[owned] = np.where((states > IDLE) & (states < DONE), ASKED, states)
@@ -298,8 +310,19 @@ def _end(hand: Hand) -> None:
     if hand.process.is_alive():
         hand.process.kill()
         hand.process.join()
+    if hand.itself is not None and _runs(hand.itself):
+        with contextlib.suppress(psutil.Error):  # it may have ended by now
+            hand.itself.kill()
+            hand.itself.wait(GRACE_S)
     hand.pipe.close()
     hand.stacks.close()
+
+
+def _runs(process: psutil.Process) -> bool:
+    """False, too, if another process has its number by now, or if nobody has buried it yet."""
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _stack_of(hand: Hand) -> str:

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 _SHOW_CURSOR = b"\x1b[?25h"
+_WHAT_STANDS = "The last checkpoint stands, if there is one."
 
 
 class StopRequest:
@@ -49,12 +50,10 @@ class StopRequest:
             self.signal = number
             return
         if self.signal is not None:
-            _leave(number, "Asked twice: leaving at once. The last checkpoint stands.")
+            _leave(number, f"Asked twice: leaving at once. {_WHAT_STANDS}")
         self.signal = number
         late = f"Not done within {self._deadline_s:g} s (stop_deadline): leaving. "
-        self._timer = threading.Timer(
-            self._deadline_s, _leave, (number, late + "The last checkpoint stands.")
-        )
+        self._timer = threading.Timer(self._deadline_s, _leave, (number, late + _WHAT_STANDS))
         self._timer.daemon = True
         self._timer.start()
         _say(f"Stopping: saving after this iteration ({self._deadline_s:g} s at most).")

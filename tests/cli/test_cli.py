@@ -41,6 +41,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("train --batch-size 100", ["nearest that divide", "32, 64, 128, 256", "= 256"]),
         ("train --preset hevy", ["no preset 'hevy'", "heavy"]),
+        ("train --preset nope", ["no preset 'nope'", "gpu-sim, auto"]),
+        ("train --network-arch 64,,64", ["'64,,64'", "not a list"]),
+        ("train --env math:pi", ["has no 'pi' that can be called", "id.\n"]),
         ("train --n-env 3", ["--n-env", "--n-envs"]),
         ("train --env CartPole-v9", ["CartPole-v9", "CartPole-v1"]),
         ("train --env no_such_module:Env", ["no module 'no_such_module'"]),

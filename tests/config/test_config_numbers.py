@@ -77,6 +77,7 @@ def test_format_is_short() -> None:
         ("1024-512-256", (1024, 512, 256)),
         ("1k,512", (1000, 512)),
         ("64", (64,)),
+        ("64,", (64,)),
         (64, (64,)),
         ([256, "128"], (256, 128)),
         ((32,), (32,)),
@@ -89,7 +90,9 @@ def test_sizes_are_read(written: object, meant: tuple[int, ...]) -> None:
     assert parse_sizes(written) == meant
 
 
-@pytest.mark.parametrize("junk", ["256,wide", [256, None], [True], None, {"a": 1}, True, 1.5])
+@pytest.mark.parametrize(
+    "junk", ["256,wide", "64,,64", [256, None], [True], None, {"a": 1}, True, 1.5]
+)
 def test_sizes_that_are_none(junk: object) -> None:
     with pytest.raises(ValueError, match="is not a"):
         parse_sizes(junk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -41,6 +42,7 @@ from stoker.config.schema import FaultSettings
 from stoker.errors import EnvError, WorkerError
 from stoker.pools import crew
 from stoker.pools.journal import JournalKeeper
+from stoker.pools.launch import process_context
 from stoker.pools.process import ProcessPool
 from stoker.pools.slot import episode_seed
 from stoker.pools.worker import Waits
@@ -87,6 +89,28 @@ def test_who_was_idle_in_a_dead_worker_answers_with_a_new_episode() -> None:
         assert batch.truncated.tolist() == [True, False, True, False]
         assert batch.valid.tolist() == [False, True, False, True]
         assert [batch.obs["obs"][i].tolist() for i in (0, 2)] == [first_obs(0, 1), first_obs(2, 1)]
+
+
+@pytest.mark.skipif(process_context().get_start_method() != "forkserver", reason="has no server")
+def test_workers_that_outlive_their_server_are_ended_before_others_have_their_rows() -> None:
+    """Two that write to the same rows would be learned from, and nobody could tell."""
+
+    def step_until_both_are_replaced(pool: ProcessPool) -> None:
+        deadline = time.monotonic() + 20.0
+        while pool.faults()["worker_deaths"] < 2 and time.monotonic() < deadline:
+            pool.step(act(WELL, WELL, WELL, WELL))
+
+    with pool_of() as pool:
+        pool.reset(seed=3)
+        before = [hand.itself for hand in pool._crew._hands]
+        os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match="is lost: the server that workers come from died"):
+            step_until_both_are_replaced(pool)
+        assert [worker.is_running() for worker in before] == [False, False]
+        assert all(hand.itself.is_running() for hand in pool._crew._hands)
+        for _ in range(3):
+            batch = pool.step(act(WELL, WELL, WELL, WELL))
+        assert batch.valid.all(), "all of the new ones step"
 
 
 def test_others_go_on_while_a_worker_is_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from gymnasium import spaces
 from pool_envs import Counter, Wanderer, spec_of
 
 from stoker.errors import EnvError, EpisodeCutError, SpaceError
+from stoker.pools import choose as choosing
 from stoker.pools.awaited import as_blocking
 from stoker.pools.choose import HANDOVER_PER_WORKER_S, HANDOVER_S, Probe, choose, probe
 from stoker.pools.slot import episode_seed
@@ -374,3 +376,28 @@ def test_steps_are_uneven_where_some_take_many_times_as_long(
     """The second is one step of twenty that takes 40 ms. Short ones wander, which is no matter."""
     probe = Probe(spec_of(Counter()), step_s, step_s, False, spread_s)
     assert probe.uneven is uneven
+
+
+class Dawdles(Counter):
+    """Takes a quarter of a second a step."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.25)
+        return super().step(action)
+
+
+def test_one_that_takes_long_to_be_tried_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_LONG_S", 0.1)
+    with pytest.warns(UserWarning, match=r"Dawdles is still being tried, after 0\.1 s: .* Ctrl-C"):
+        probe("Dawdles", Dawdles(), 0.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_that_is_quick_to_try_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_LONG_S", 0.2)
+    threads = threading.active_count()
+    probe("Counter", Counter(), 0.0)
+    deadline = time.monotonic() + 5.0
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == threads, "nobody waits to tell of it"
