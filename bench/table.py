@@ -65,6 +65,11 @@ def _machine(found: Mapping[str, Any]) -> str:
     return f"{chip}{found['cores']} cores; Python {found['python']}, {versions}"
 
 
+def _note(found: Mapping[str, Any]) -> str:
+    """What a file of results has to say of itself."""
+    return f" {found['note']}" if "note" in found else ""
+
+
 def _peers(results: Results) -> Iterator[str]:
     files = [name for name in ("peers-gpu", "peers-cpu") if name in results]
     if not files:
@@ -83,7 +88,7 @@ def _peers(results: Results) -> Iterator[str]:
     )
     for name in files:
         found = results[name]
-        yield from ("", f"Measured on {_machine(found)}.")
+        yield from ("", f"Measured on {_machine(found)}.{_note(found)}")
         for case in dict.fromkeys(row["case"] for row in found["rows"]):
             rows = [row for row in found["rows"] if row["case"] == case]
             yield from ("", f"## {case}", "", *_case(rows), "", *_remarks(rows))
@@ -209,7 +214,7 @@ def _measurements(results: Results) -> Iterator[str]:
         "measured, and 1 is best."
     )
     for name, found in results.items():
-        yield from ("", f"## {name}", "", f"On {_machine(found)}.", "")
+        yield from ("", f"## {name}", "", f"On {_machine(found)}.{_note(found)}", "")
         head = ("case", "Stoker", "unit", "beside it", "", "ours is", "ceiling", "measured")
         yield from _table(head, [_measurement(row) for row in found["rows"]])
 

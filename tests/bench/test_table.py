@@ -76,6 +76,15 @@ def test_a_row_shows_every_figure(tmp_path: Path) -> None:
     assert "one NVIDIA H200, 16 cores" in page
 
 
+def test_what_a_file_says_of_itself_is_told_wherever_its_figures_are(tmp_path: Path) -> None:
+    peers_page(tmp_path, row(details=MEASURED))
+    kept = tmp_path / "peers-gpu.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "note": "Of one case alone."}))
+    pages = table.pages(table.read(tmp_path))
+    assert "torch 2.11.0. Of one case alone." in pages["peers.md"]
+    assert "torch 2.11.0. Of one case alone." in pages["measurements.md"]
+
+
 def test_who_cannot_and_who_failed_say_so(tmp_path: Path) -> None:
     page = peers_page(
         tmp_path,
