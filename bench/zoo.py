@@ -338,7 +338,7 @@ ZOO: tuple[Case, ...] = (
         gradient_steps=128,
         exploration_fraction=0.16,
         exploration_final_eps=0.04,
-        seeds=15,
+        seeds=45,
     ),
     DQNCase(
         env="Acrobot-v1",
