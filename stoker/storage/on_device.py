@@ -68,16 +68,27 @@ class DeviceStorage(RolloutStorage):
         )
 
     def _seen_last(self) -> Finals:
-        """Everywhere, as nobody has looked where it is wanted."""
-        place = torch.arange(self.n_steps * self.n_envs, device=self.device)
-        return Finals(place, {leaf: rows.flatten(0, 1) for leaf, rows in self.final_obs.items()})
+        """On a CPU, where episodes were truncated; elsewhere everywhere, as nobody has looked."""
+        seen = {leaf: rows.flatten(0, 1) for leaf, rows in self.final_obs.items()}
+        if self._may_look:
+            place = self.rollout.truncated.flatten().nonzero().squeeze(1)  # sync: on the CPU
+            return Finals(place, {leaf: rows[place] for leaf, rows in seen.items()})
+        return Finals(torch.arange(self.n_steps * self.n_envs, device=self.device), seen)
 
     def _judge_finals(self, policy: Policy) -> None:
+        if self._may_look:
+            super()._judge_finals(policy)
+            return
         kept, steps = self.rollout, max(1, self.rows_at_once // self.n_envs)
         for part in (slice(t, t + steps) for t in range(0, self.n_steps, steps)):
             some = {leaf: rows[part].flatten(0, 1) for leaf, rows in self.final_obs.items()}
             value = policy.value(some).view_as(kept.reward[part])
             kept.final_value[part] = torch.where(kept.truncated[part], value, 0.0)
+
+    @property
+    def _may_look(self) -> bool:
+        """Whether to ask which rows are wanted costs nothing."""
+        return self.device.type == "cpu"
 
 
 def _as_vectors(rows: Tensor) -> Tensor:

@@ -116,4 +116,9 @@ class RolloutStorage:
         return self._rollout.first(steps or self.n_steps, chosen)
 
     def _judge_finals(self, policy: Policy) -> None:
-        """V(final_obs) where an episode was truncated, unless it was judged as it was seen."""
+        """V(final_obs) where an episode was truncated."""
+        final_value = self._rollout.final_value.zero_().view(-1)
+        place, seen = self._seen_last()
+        for some in torch.arange(len(place)).split(self.rows_at_once) if len(place) else ():
+            obs = {n: rows[some].to(self.device) for n, rows in seen.items()}  # sync: pageable
+            final_value.index_copy_(0, place[some].to(self.device), policy.value(obs))  # sync: too

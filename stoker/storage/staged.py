@@ -98,12 +98,7 @@ class StagedStorage(RolloutStorage):
         return Finals(torch.from_numpy(np.concatenate(places)), rows)
 
     def _judge_finals(self, policy: Policy) -> None:
-        final_value = self._rollout.final_value.zero_().view(-1)
-        if not self._finals:
-            return
-        place, seen = self._seen_last()
-        for some in torch.arange(len(place)).split(self.rows_at_once):
-            obs = dict[str, Tensor]()
-            for leaf, rows in seen.items():
-                obs[leaf] = rows[some].to(self.device)  # sync: from pageable memory
-            final_value.index_copy_(0, place[some].to(self.device), policy.value(obs))  # sync: too
+        if self._finals:
+            super()._judge_finals(policy)
+        else:
+            self._rollout.final_value.zero_()

@@ -76,24 +76,24 @@ def by_hand() -> Iterator[None]:
         yield
 
 
-def quick_to_act(policy: TrainedPolicy, rows: int) -> Policy:
+def quickly(policy: TrainedPolicy, rows: int) -> Policy:
     """`policy`, which mostly acts for so many at once; quicker, where that is possible."""
     on_host = next(policy.parameters()).device.type == "cpu"
-    return ActingByHand(policy, rows) if on_host and is_plain(policy) else policy
+    return PolicyByHand(policy, rows) if on_host and is_plain(policy) else policy
 
 
-class ActingByHand:
-    """A policy that is plain and acts without modules; as to all else it is what it was."""
+class PolicyByHand:
+    """A policy that is plain, and acts and judges without modules; else it is what it was."""
 
     def __init__(self, policy: TrainedPolicy, rows: int) -> None:
-        self.policy, self._rows_at_once = policy, min(rows, JUDGED)
-        self._weights = [p for layer in layers_of(policy) for p in (layer.weight, layer.bias)]
+        activation = policy.activation
+        self.policy, self._moments = policy, policy.plain_moments
+        self._decide = _Layers(layers_of(policy), activation, min(rows, JUDGED))
+        self._head: _Head | None = None
+        self.act_greedily, self.draw_noise = policy.act_greedily, policy.draw_noise
         if isinstance(policy, ActorCritic):
-            self._weights += policy.head.parameters()
-        self._moments = policy.plain_moments
-        self._at: list[int] = []
-        self.act_greedily, self.appraise = policy.act_greedily, policy.appraise
-        self.draw_noise, self.value = policy.draw_noise, policy.value
+            self._head = _Head(policy.head)
+            self._judge = _Layers(judging_layers_of(policy), activation, JUDGED)
 
     @property
     def generator(self) -> torch.Generator:
@@ -101,21 +101,31 @@ class ActingByHand:
 
     @torch.inference_mode()
     def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
-        at = [weight.data_ptr() for weight in self._weights]
-        if at != self._at:  # at first, and when somebody has put other tensors in their place
-            layers, activation = layers_of(self.policy), self.policy.activation
-            self._at, self._decide = at, PlainLayers(layers, activation, self._rows_at_once)
-            self._head = self._plain_head()
         with np.errstate(all="ignore"):  # as torch does
-            raw = self._decide.judge(self._scaled(as_rows(obs)))
+            raw = self._decide(self._scaled(as_rows(obs)))
             if self._head is None:
                 return self.policy.decided(raw, action_mask, noise)
-            mask = None if action_mask is None else action_mask.numpy()
-            sampled = self._head.sample(raw.numpy(), mask, noise.numpy())
+            sampled = self._head().sample(raw.numpy(), _as_array(action_mask), noise.numpy())
         return PolicyOutput(*map(torch.from_numpy, sampled))
 
-    def _plain_head(self) -> PlainHead | None:
-        return plain_head(self.policy.head) if isinstance(self.policy, ActorCritic) else None
+    @torch.inference_mode()
+    def value(self, obs: DeviceObs) -> Tensor:
+        if self._head is None:
+            return self.policy.value(obs)
+        with np.errstate(all="ignore"):
+            return self._judge(self._scaled(as_rows(obs))).squeeze(-1)
+
+    @torch.inference_mode()
+    def appraise(
+        self, obs: DeviceObs, action_mask: Tensor | None, action: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self._head is None:
+            return self.policy.appraise(obs, action_mask, action)
+        with np.errstate(all="ignore"):
+            rows, head = self._scaled(as_rows(obs)), self._head()
+            raw, done = self._decide(rows).numpy(), head.laid_out(action.numpy())
+            log_prob, _ = head.measure(raw, _as_array(action_mask), done)
+            return self._judge(rows).squeeze(-1), torch.from_numpy(log_prob)
 
     def _scaled(self, rows: Tensor) -> Tensor:
         """As `RunningMoments.standardise` has it."""
@@ -123,3 +133,36 @@ class ActingByHand:
             return rows
         seen = (rows.numpy() - self._moments.centre.numpy()) * self._moments.scale.numpy()
         return torch.from_numpy(np.minimum(np.maximum(seen, -CLIP), CLIP))
+
+
+class _Layers:
+    """Layers by the weights of now: somebody may have put others in their place."""
+
+    def __init__(self, layers: list[nn.Linear], activation: str, rows: int) -> None:
+        self._given = layers, activation, rows
+        self._weights = [weight for layer in layers for weight in (layer.weight, layer.bias)]
+        self._at: list[int] = []
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        at = [weight.data_ptr() for weight in self._weights]
+        if at != self._at:
+            self._at, self._plain = at, PlainLayers(*self._given)
+        return self._plain.judge(rows)
+
+
+class _Head:
+    """A distribution likewise."""
+
+    def __init__(self, head: Head) -> None:
+        self._given, self._weights = head, list(head.parameters())
+        self._at: list[int] | None = None
+
+    def __call__(self) -> PlainHead:
+        at = [weight.data_ptr() for weight in self._weights]
+        if at != self._at:
+            self._at, self._plain = at, plain_head(self._given)
+        return self._plain
+
+
+def _as_array(mask: Tensor | None) -> np.ndarray | None:
+    return None if mask is None else mask.numpy()

@@ -22,7 +22,7 @@ from stoker.pools.base import BasePool
 from stoker.pools.on_device import DevicePool
 from stoker.storage.on_device import DeviceStorage
 from stoker.storage.staged import StagedStorage
-from stoker.train.by_hand import quick_to_act
+from stoker.train.by_hand import quickly
 from stoker.train.overlap import Decision, OverlapTrial
 from stoker.train.policies import TrainedPolicy, make_policy
 from stoker.train.sizes import capacity, may_interleave, may_overlap, rollout_size
@@ -61,7 +61,7 @@ def make_collector(
             runs = functools.partial(whole, generator=policy.generator)
         first, storage = config.run.seed, DeviceStorage(*shape, device)
         seeds = range(first, first + config.run.population)
-        acts = quick_to_act(policy, pool.n_envs)
+        acts = quickly(policy, pool.n_envs)
         on_device = DeviceCollector(pool, acts, storage, clock, seeds, runs)
         why = "environments are tensors: they and the network share the device"
         return Collection(on_device, clock, clock, None, size, Decision("collect", "in step", why))
@@ -72,7 +72,7 @@ def make_collector(
                 f"{config.env.pool} on {device.type}: it is for dqn with the pool process on cpu. "
                 "Leave collect to auto."
             )
-        given = (pool, quick_to_act(policy, pool.n_envs), clock, config.run.seed, device)
+        given = (pool, quickly(policy, pool.n_envs), clock, config.run.seed, device)
         by_turns = InterleavedGatherer(*given, meanwhile=q_learner.go_on)
         interleaved = InterleavedCollector(by_turns, StagedStorage(*shape, device))
         why = "updates are made while environments step, in one thread"
@@ -80,7 +80,7 @@ def make_collector(
         return Collection(interleaved, clock, clock, None, size, decision)
     if not may_overlap(config, elsewhere):
         why = "asked for" if mode == "step" else "environments step in this process"
-        acts = quick_to_act(policy, pool.n_envs)
+        acts = quickly(policy, pool.n_envs)
         gatherer = Gatherer(pool, acts, clock, config.run.seed, device)
         in_step = InStepCollector(gatherer, StagedStorage(*shape, device))
         return Collection(in_step, clock, clock, None, size, Decision("collect", "in step", why))
@@ -97,7 +97,7 @@ def _overlapped(
         make_policy(pool.spec, config, device, config.run.seed),
         PhaseClock(),
     )
-    acts = quick_to_act(acting, pool.n_envs)
+    acts = quickly(acting, pool.n_envs)
     given = (pool, acts, collect_clock, config.run.seed, device)
     oldest = config.env.max_lag if config.env.pool == "io" else 0
     gatherer = FreeGatherer(*given, oldest=oldest) if elsewhere else Gatherer(*given)

@@ -19,6 +19,7 @@ from stoker.learn.learner import Learner
 from stoker.nn.actor_critic import ActorCritic
 from stoker.storage.rollout import RolloutStorage
 from stoker.train import memory
+from stoker.train.by_hand import JUDGED, quickly
 from stoker.train.fused import SHUFFLED_APART
 from stoker.train.parts import Lesson
 from stoker.train.ppo_by_hand import LearnerByHand, learns_by_hand
@@ -97,8 +98,10 @@ def ppo_lesson(
 ) -> Lesson:
     """Learns from a rollout; then takes what was seen in it into the statistics."""
 
+    judge = quickly(policy, JUDGED)
+
     def lesson(storage: RolloutStorage) -> LearnReport:
-        rollout = memory.judged(storage, policy, collector.version)
+        rollout = memory.judged(storage, judge, collector.version)
         report = learner.learn(rollout, collector.version)
         policy.update_moments(rollout.obs, rollout.valid)
         return report

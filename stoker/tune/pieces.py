@@ -21,7 +21,7 @@ from stoker.config.schema import Config
 from stoker.nn.actor_critic import ActorCritic
 from stoker.pools.awaited import as_blocking
 from stoker.pools.choose import Probe, probe
-from stoker.train.by_hand import quick_to_act
+from stoker.train.by_hand import quickly
 from stoker.train.learning import make_learner
 from stoker.train.policies import make_actor_critic
 from stoker.train.ppo_by_hand import learns_by_hand
@@ -88,7 +88,7 @@ def _try_env(config: Config, spec: EnvSpec) -> Probe:
 
 def _inference_s(policy: ActorCritic, spec: EnvSpec, width: int, device: torch.device) -> float:
     obs, mask, _ = _rows(spec, width, device)
-    noise, acting = policy.draw_noise(width), quick_to_act(policy, width)
+    noise, acting = policy.draw_noise(width), quickly(policy, width)
 
     def decide() -> None:
         acting.act(obs, mask, noise)

@@ -19,7 +19,7 @@ from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 from stoker.train import devices
 from stoker.train.build import build
-from stoker.train.by_hand import ActingByHand
+from stoker.train.by_hand import PolicyByHand
 from stoker.train.parts import Parts
 from stoker.train.sizes import check_fit, memory_need
 
@@ -69,7 +69,7 @@ def test_how_rollouts_are_collected_follows_from_the_setting_and_the_pool(
     twice = ahead or tried
     assert told["storage"].why == ("two" if twice else "one rollout")
     acts = parts.collector.gatherer.policy
-    assert isinstance(acts, ActingByHand)
+    assert isinstance(acts, PolicyByHand)
     assert (acts.policy is parts.policy) == (not twice)
 
 

@@ -14,7 +14,7 @@ from stoker.config import resolve
 from stoker.kernels.descent import FlatDescent
 from stoker.learn.q_learner import OneByOne, QUpdates
 from stoker.nn.q_network import QNetwork
-from stoker.train.by_hand import ActingByHand, is_plain, quick_to_act
+from stoker.train.by_hand import JUDGED, PolicyByHand, is_plain, quickly
 from stoker.train.policies import make_policy
 from stoker.train.q_by_hand import QByHand
 from stoker.train.replaying import _gradient_by_autograd
@@ -66,8 +66,8 @@ def test_acting_by_hand_is_acting(
     policy = policy_of(spec, algo, **settings)
     if algo == "dqn":
         policy.epsilon.fill_(0.3)
-    quick = quick_to_act(policy, ROWS)
-    assert isinstance(quick, ActingByHand)
+    quick = quickly(policy, ROWS)
+    assert isinstance(quick, PolicyByHand)
     assert quick.generator is policy.generator
     obs, mask = {PLAIN: torch.randn(rows, 5)}, mask_of(spec, rows)
     policy.update_moments({PLAIN: torch.randn(4, rows, 5)}, torch.ones(4, rows, dtype=torch.bool))
@@ -82,12 +82,29 @@ def test_acting_by_hand_is_acting(
     torch.testing.assert_close(quick.value(obs), policy.value(obs))
 
 
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.action.nvec}{spec.has_mask}")
+@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "activation": "tanh"}])
+@pytest.mark.parametrize("shared", [False, True])
+def test_judging_by_hand_is_judging(spec: EnvSpec, settings: dict[str, Any], shared: bool) -> None:
+    """Of more rows than go through the network at once, too."""
+    policy = policy_of(spec, "ppo", shared_trunk=shared, **settings)
+    quick, rows = quickly(policy, ROWS), 2 * JUDGED + 3
+    obs, mask = {PLAIN: torch.randn(rows, 5)}, mask_of(spec, rows)
+    action = policy.act(obs, mask, policy.draw_noise(rows)).action
+    for change in (lambda p: p.data.mul_(-1.0), _replace):
+        torch.testing.assert_close(quick.value(obs), policy.value(obs))
+        found, expected = quick.appraise(obs, mask, action), policy.appraise(obs, mask, action)
+        torch.testing.assert_close(found, expected)
+        for parameter in policy.parameters():
+            change(parameter)
+
+
 @pytest.mark.parametrize("kind", ["box", "multi_binary"])
 def test_acting_by_hand_is_acting_where_there_are_no_choices(kind: Any) -> None:
     action = ActionSpec(kind, (3,), "float32")
     spec = EnvSpec("made up", {PLAIN: LeafSpec("vector", (5,), "float32")}, action, False)
     policy = policy_of(spec, "ppo")
-    quick = quick_to_act(policy, ROWS)
+    quick = quickly(policy, ROWS)
     obs, noise = {PLAIN: torch.randn(ROWS, 5)}, quick.draw_noise(ROWS)
     for change in (None, lambda p: p.data.mul_(-1.0), _replace):
         for parameter in policy.parameters() if change else ():
@@ -96,13 +113,15 @@ def test_acting_by_hand_is_acting_where_there_are_no_choices(kind: Any) -> None:
         assert found.action.dtype == expected.action.dtype
         torch.testing.assert_close(found.action, expected.action)
         torch.testing.assert_close(found.log_prob, expected.log_prob)
+        judged = quick.appraise(obs, None, found.action)
+        torch.testing.assert_close(judged, policy.appraise(obs, None, found.action))
 
 
 def test_numbers_out_of_bounds_are_no_reason_to_warn() -> None:
     """A draw may be 0, and weights that are not finite are somebody else's to tell of."""
     policy = policy_of(spec_of(3), "ppo", normalize_obs=True)
     policy.update_moments({PLAIN: 0.1 * torch.randn(4, 2, 5)}, torch.ones(4, 2) > 0)
-    quick, noise = quick_to_act(policy, ROWS), policy.draw_noise(ROWS)
+    quick, noise = quickly(policy, ROWS), policy.draw_noise(ROWS)
     noise[:, 0, 1] = 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -117,7 +136,7 @@ def test_numbers_out_of_bounds_are_no_reason_to_warn() -> None:
 def test_who_is_not_plain_acts_as_ever() -> None:
     policy = policy_of(spec_of(3), dueling=True)
     assert not is_plain(policy)
-    assert quick_to_act(policy, ROWS) is policy
+    assert quickly(policy, ROWS) is policy
 
 
 def transitions(spec: EnvSpec, updates: int) -> Transitions:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stoker.config import resolve
-from stoker.train.by_hand import ActingByHand
+from stoker.train.by_hand import PolicyByHand
 from stoker.train.ppo_by_hand import LearnerByHand
 from stoker.tune import pieces
 from stoker.types import PLAIN, ActionSpec, EnvSpec, LeafSpec
@@ -39,7 +39,7 @@ def test_updates_and_decisions_are_tried_as_a_run_makes_them(
         monkeypatch.setattr(kind, method, noting)
 
     noted("update", LearnerByHand, "_epoch")
-    noted("decision", ActingByHand, "act")
+    noted("decision", PolicyByHand, "act")
     config = resolve({"env": "x:y", "network_arch": "16,16", "activation": activation})
     assert pieces.try_update(config, MASKED, CPU, ROWS) > 0
     assert pieces.try_decision(config, MASKED, CPU, ROWS) > 0
