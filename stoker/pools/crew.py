@@ -27,6 +27,8 @@ from stoker.pools.rows import Infos
 from stoker.pools.worker import Task, Waits, work
 from stoker.types import StepBatch
 
+_LOOK_AGAIN_S = 0.01
+
 
 @dataclass
 class Hand(BaseHand):
@@ -42,7 +44,14 @@ class Hand(BaseHand):
     @property
     def lost(self) -> bool:
         """Whether it goes on though it was said to have ended, as the server has."""
-        return self.itself is not None and self.process.exitcode == 255 and _runs(self.itself)
+        said = self.process.exitcode is not None
+        return said and self.itself is not None and _runs(self.itself)
+
+    def leave(self, deadline: float) -> None:
+        """Wait until it has ended, or until `deadline`."""
+        self.process.join(max(0.0, deadline - time.monotonic()))
+        while self.lost and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
 
 
 class Crew(BaseCrew[Hand]):
@@ -103,7 +112,14 @@ class Crew(BaseCrew[Hand]):
             name=f"stoker-env-worker-{number}",
             daemon=True,
         )
-        process.start()
+        try:
+            process.start()
+        except (OSError, EOFError) as error:  # the server has died just now
+            raise WorkerError(
+                f"The worker of environments {', '.join(map(str, self._owned[number]))} could not "
+                f"be started: {type(error).__name__}: {error}. Something ends Stoker's processes: "
+                "see what else runs on this machine, and how much memory is left."
+            ) from error
         theirs.close()  # so that the pipe ends when the worker does
         their_stacks.close()
         itself = None
@@ -118,7 +134,7 @@ class Crew(BaseCrew[Hand]):
                 self._post(number, "close", 0, {})
             deadline = time.monotonic() + GRACE_S
             for hand in self._hands:
-                hand.process.join(max(0.0, deadline - time.monotonic()))
+                hand.leave(deadline)
         finally:
             with self._hiring:
                 while self._hands:
@@ -310,10 +326,10 @@ def _end(hand: Hand) -> None:
     if hand.process.is_alive():
         hand.process.kill()
         hand.process.join()
-    if hand.itself is not None and _runs(hand.itself):
+    if hand.itself is not None and hand.lost:
         with contextlib.suppress(psutil.Error):  # it may have ended by now
             hand.itself.kill()
-            hand.itself.wait(GRACE_S)
+        hand.leave(time.monotonic() + GRACE_S)
     hand.pipe.close()
     hand.stacks.close()
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -202,3 +203,15 @@ class NotANumber(Faulty):
 
 def spec_of(env: gymnasium.Env[Any, Any]) -> EnvSpec:
     return describe_env("trial", env, {})
+
+
+class ClosesSlowly(Faulty):
+    """Takes a moment to close, and leaves a file in a folder when it has."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def close(self) -> None:
+        time.sleep(0.3)
+        (Path(self.folder) / str(os.getpid())).touch()

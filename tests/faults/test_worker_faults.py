@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from faulty_envs import (
     RAISE,
     RESET,
     WELL,
+    ClosesSlowly,
     Faulty,
     Interrupts,
     StuckReset,
@@ -106,11 +108,66 @@ def test_workers_that_outlive_their_server_are_ended_before_others_have_their_ro
         os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)
         with pytest.warns(UserWarning, match="is lost: the server that workers come from died"):
             step_until_both_are_replaced(pool)
-        assert [worker.is_running() for worker in before] == [False, False]
-        assert all(hand.itself.is_running() for hand in pool._crew._hands)
+        assert [crew._runs(worker) for worker in before] == [False, False]
+        assert all(crew._runs(hand.itself) for hand in pool._crew._hands)
         for _ in range(3):
             batch = pool.step(act(WELL, WELL, WELL, WELL))
         assert batch.valid.all(), "all of the new ones step"
+
+
+def test_who_is_dead_but_not_yet_buried_is_not_waited_for() -> None:
+    """Whoever adopts a lost worker may take its time to bury it, or never do so."""
+    asleep = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    ours, theirs = multiprocessing.Pipe()
+    hand = crew.Hand(_Said(255), ours, theirs, psutil.Process(asleep.pid))
+    assert hand.lost
+    began = time.monotonic()
+    crew._end(hand)
+    assert time.monotonic() - began < 1.0
+    assert psutil.Process(asleep.pid).status() == psutil.STATUS_ZOMBIE
+    asleep.wait()
+
+
+class _Said:
+    """A process as it is known from a server that has died."""
+
+    def __init__(self, exitcode: int) -> None:
+        self.exitcode = exitcode
+
+    def is_alive(self) -> bool:
+        return False
+
+    def join(self, seconds: float) -> None:
+        """It is over, as far as is known."""
+
+
+@pytest.mark.skipif(process_context().get_start_method() != "forkserver", reason="has no server")
+def test_workers_that_outlive_their_server_have_time_to_close(tmp_path: Path) -> None:
+    pool = pool_of(partial(ClosesSlowly, str(tmp_path)), n=3, workers=3)
+    pool.reset(seed=3)
+    os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+    time.sleep(0.2)  # until it is known
+    pool.close()
+    assert len(list(tmp_path.iterdir())) == 3, "each has written that it closed"
+
+
+def test_a_worker_that_cannot_be_started_is_an_error_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the server that forks it dies at that moment; what there is can be saved then."""
+
+    def start(process: Any) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pool_of() as pool:
+        pool.reset(seed=3)
+        monkeypatch.setattr(process_context().Process, "start", start)
+        os.kill(pids_of(pool)[0], signal.SIGKILL)
+        with (
+            pytest.warns(UserWarning, match="died with exit code -9"),
+            pytest.raises(WorkerError, match=r"environments 0, 2 could not be started: BrokenPipe"),
+        ):
+            pool.step(act(WELL, WELL, WELL, WELL))
 
 
 def test_others_go_on_while_a_worker_is_replaced() -> None:
