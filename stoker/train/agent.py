@@ -121,6 +121,7 @@ class Agent:
         run folder begin anew, or go on too if `reset_num_timesteps` is False.
         """
         parts = self._training_parts()
+        parts.check_weights()
         if self._shaken:
             parts.recover()
         config = parts.config

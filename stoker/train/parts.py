@@ -81,6 +81,25 @@ class Parts:
     watch: Watch | None = None
     """Samples the machine, unless that is not wanted."""
 
+    def __post_init__(self) -> None:
+        self._learned = [dict(policy.named_parameters()) for policy in self.policies]
+
+    def check_weights(self) -> None:
+        """Refuse to train weights that somebody has frozen, or replaced by others."""
+        for policy, learned in zip(self.policies, self._learned, strict=True):
+            now = dict(policy.named_parameters())
+            if frozen := [name for name, weight in now.items() if not weight.requires_grad]:
+                raise ConfigError(
+                    f"{', '.join(frozen)} shall not change (requires_grad is False), and Stoker "
+                    "trains all of a network or nothing. Set it to True."
+                )
+            other = [name for name in now | learned if now.get(name) is not learned.get(name)]
+            if other:
+                raise ConfigError(
+                    f"{', '.join(other)} are not the parameters that are trained. Change weights "
+                    "where they are: parameter.data.copy_(...), or load_state_dict without assign."
+                )
+
     @property
     def policy(self) -> TrainedPolicy:
         """The one there is; of a population, that with the highest reward."""

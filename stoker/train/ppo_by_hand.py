@@ -103,8 +103,6 @@ class LearnerByHand(Learner):
         self._at_once = max(1, MOST // (self.minibatch * self._actor.inputs))
 
     def epoch_of(self, rows: Minibatch) -> Callable[[Tensor], bool]:
-        if not all(parameter.requires_grad for parameter in self.parameters.values()):
-            return super().epoch_of(rows)  # autograd knows what to say of it
         masks = None if rows.action_mask is None else rows.action_mask.numpy()
         numbers = (rows.log_prob, rows.importance, rows.value, rows.advantage, rows.value_target)
         known = (number.where(rows.valid, 0.0).numpy() for number in numbers)

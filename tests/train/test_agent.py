@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import tasks
 import torch
+from torch import nn
 
 import stoker
-from stoker import PPO
+from stoker import DQN, PPO
 from stoker.collect import gather
 from stoker.collect.overlapped import OverlappedCollector
 from stoker.errors import CheckpointError, ConfigError, EnvError
 from stoker.runs.folder import RunFolder
+from stoker.train.agent import Agent
 from stoker.train.start import resume
 
 _TINY: dict[str, Any] = {"device": "cpu", "n_steps": 32, "batch_size": 32, "network_arch": (16,)}
@@ -383,6 +385,27 @@ def test_saving_never_replaces_what_is_not_a_checkpoint(tmp_path: Path) -> None:
     ):
         model.save(tmp_path / "mine")
     assert (tmp_path / "mine/thesis.txt").read_text() == "ten years of work"
+
+
+@pytest.mark.parametrize("kind", [PPO, DQN])
+def test_weights_that_would_be_trained_otherwise_than_they_look_are_refused(
+    kind: type[Agent],
+) -> None:
+    """Frozen ones, and others that were put in the place of those that are trained."""
+    with kind("MlpPolicy", "CartPole-v1", device="cpu", pool="inline", eval_episodes=0) as model:
+        first = next(module for module in model.policy.modules() if isinstance(module, nn.Linear))
+        first.weight.requires_grad_(False)
+        with pytest.raises(ConfigError, match=r"0\.weight shall not change \(requires_grad is Fal"):
+            model.learn(256)
+        first.weight.requires_grad_(True)
+        model.learn(256)
+        kept = first.bias
+        first.bias = nn.Parameter(torch.ones_like(kept))
+        with pytest.raises(ConfigError, match=r"0\.bias are not the parameters that are trained"):
+            model.learn(256)
+        first.bias = kept
+        first.bias.data = torch.ones_like(kept)  # which is taken in
+        model.learn(256)
 
 
 @pytest.mark.parametrize("steps", [0, -5, "many"])

@@ -297,16 +297,6 @@ def test_an_epoch_may_be_too_large_to_be_taken_at_once(monkeypatch: pytest.Monke
         assert all(torch.equal(found.weights[name], expected.weights[name]) for name in found[0])
 
 
-def test_weights_that_shall_not_move_are_autograds_to_refuse() -> None:
-    def frozen(policy: ActorCritic, config: Config, rows: Minibatch, by_hand: bool) -> Learner:
-        learner = make_learner(policy, config, rows, by_hand)
-        policy.requires_grad_(False)
-        return learner
-
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        learnt(SPECS["discrete"], config_of(), True, learner_of=frozen)
-
-
 def test_who_learns_by_hand() -> None:
     spec, config = SPECS["discrete"], config_of()
     assert learns_by_hand(policy_of(spec, config), config)
