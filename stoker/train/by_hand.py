@@ -6,8 +6,10 @@ operations. Here is how they act; `q_by_hand` and `ppo_by_hand` have how they le
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +25,8 @@ from stoker.nn.normalise import CLIP
 from stoker.nn.q_network import QNetwork
 from stoker.train.policies import TrainedPolicy
 from stoker.types import PLAIN, DeviceObs, Policy, PolicyOutput
+
+T = TypeVar("T")
 
 JUDGED = 256
 """Rows that a network judges at once: more leave the cache."""
@@ -88,12 +92,13 @@ class PolicyByHand:
     def __init__(self, policy: TrainedPolicy, rows: int) -> None:
         activation = policy.activation
         self.policy, self._moments = policy, policy.plain_moments
-        self._decide = _Layers(layers_of(policy), activation, min(rows, JUDGED))
-        self._head: _Head | None = None
+        self._decide = _layers(layers_of(policy), activation, min(rows, JUDGED))
+        self._head: _OfNow[PlainHead] | None = None
         self.act_greedily, self.draw_noise = policy.act_greedily, policy.draw_noise
         if isinstance(policy, ActorCritic):
-            self._head = _Head(policy.head)
-            self._judge = _Layers(judging_layers_of(policy), activation, JUDGED)
+            head = policy.head
+            self._head = _OfNow(head.parameters(), lambda: plain_head(head))
+            self._judge = _layers(judging_layers_of(policy), activation, JUDGED)
 
     @property
     def generator(self) -> torch.Generator:
@@ -102,7 +107,7 @@ class PolicyByHand:
     @torch.inference_mode()
     def act(self, obs: DeviceObs, action_mask: Tensor | None, noise: Tensor) -> PolicyOutput:
         with np.errstate(all="ignore"):  # as torch does
-            raw = self._decide(self._scaled(as_rows(obs)))
+            raw = self._decide().judge(self._scaled(as_rows(obs)))
             if self._head is None:
                 return self.policy.decided(raw, action_mask, noise)
             sampled = self._head().sample(raw.numpy(), _as_array(action_mask), noise.numpy())
@@ -110,22 +115,22 @@ class PolicyByHand:
 
     @torch.inference_mode()
     def value(self, obs: DeviceObs) -> Tensor:
-        if self._head is None:
+        if self._head is None or len(obs[PLAIN]) < JUDGED:  # as many go through it anyway
             return self.policy.value(obs)
         with np.errstate(all="ignore"):
-            return self._judge(self._scaled(as_rows(obs))).squeeze(-1)
+            return self._judge().judge(self._scaled(as_rows(obs))).squeeze(-1)
 
     @torch.inference_mode()
     def appraise(
         self, obs: DeviceObs, action_mask: Tensor | None, action: Tensor
     ) -> tuple[Tensor, Tensor]:
-        if self._head is None:
+        if self._head is None or len(obs[PLAIN]) < JUDGED:
             return self.policy.appraise(obs, action_mask, action)
         with np.errstate(all="ignore"):
             rows, head = self._scaled(as_rows(obs)), self._head()
-            raw, done = self._decide(rows).numpy(), head.laid_out(action.numpy())
+            raw, done = self._decide().judge(rows).numpy(), head.laid_out(action.numpy())
             log_prob, _ = head.measure(raw, _as_array(action_mask), done)
-            return self._judge(rows).squeeze(-1), torch.from_numpy(log_prob)
+            return self._judge().judge(rows).squeeze(-1), torch.from_numpy(log_prob)
 
     def _scaled(self, rows: Tensor) -> Tensor:
         """As `RunningMoments.standardise` has it."""
@@ -135,33 +140,23 @@ class PolicyByHand:
         return torch.from_numpy(np.minimum(np.maximum(seen, -CLIP), CLIP))
 
 
-class _Layers:
-    """Layers by the weights of now: somebody may have put others in their place."""
+class _OfNow(Generic[T]):
+    """What is built of weights as they lie now: somebody may have put others in their place."""
 
-    def __init__(self, layers: list[nn.Linear], activation: str, rows: int) -> None:
-        self._given = layers, activation, rows
-        self._weights = [weight for layer in layers for weight in (layer.weight, layer.bias)]
-        self._at: list[int] = []
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        at = [weight.data_ptr() for weight in self._weights]
-        if at != self._at:
-            self._at, self._plain = at, PlainLayers(*self._given)
-        return self._plain.judge(rows)
-
-
-class _Head:
-    """A distribution likewise."""
-
-    def __init__(self, head: Head) -> None:
-        self._given, self._weights = head, list(head.parameters())
+    def __init__(self, weights: Iterable[Tensor], build: Callable[[], T]) -> None:
+        self._weights, self._build = list(weights), build
         self._at: list[int] | None = None
 
-    def __call__(self) -> PlainHead:
+    def __call__(self) -> T:
         at = [weight.data_ptr() for weight in self._weights]
         if at != self._at:
-            self._at, self._plain = at, plain_head(self._given)
-        return self._plain
+            self._at, self._built = at, self._build()
+        return self._built
+
+
+def _layers(layers: list[nn.Linear], activation: str, rows: int) -> _OfNow[PlainLayers]:
+    weights = (weight for layer in layers for weight in (layer.weight, layer.bias))
+    return _OfNow(weights, partial(PlainLayers, layers, activation, rows))
 
 
 def _as_array(mask: Tensor | None) -> np.ndarray | None:

@@ -73,6 +73,29 @@ def test_how_rollouts_are_collected_follows_from_the_setting_and_the_pool(
     assert (acts.policy is parts.policy) == (not twice)
 
 
+def test_rollouts_are_judged_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In step their values; where they may be late, what was done as well."""
+    judged = list[str]()
+    for name in ("value", "appraise"):
+        before = getattr(PolicyByHand, name)
+
+        def noted(*given: Any, name: str = name, before: Any = before) -> Any:
+            judged.append(name)
+            return before(*given)
+
+        monkeypatch.setattr(PolicyByHand, name, noted)
+    parts = parts_of(n_envs=2)
+    try:
+        storage = parts.collector.collect(last=True)
+        parts.lesson(storage)
+        assert judged[0] == "value"
+        storage.version -= 1
+        parts.lesson(storage)
+        assert "appraise" in judged
+    finally:
+        parts.close()
+
+
 def test_a_preset_for_more_cores_names_the_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "usable_cores", lambda: 4)
     config = resolve({"env": "tasks:Count", "device": "cpu"}, preset="beast")

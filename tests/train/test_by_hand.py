@@ -91,12 +91,14 @@ def test_judging_by_hand_is_judging(spec: EnvSpec, settings: dict[str, Any], sha
     quick, rows = quickly(policy, ROWS), 2 * JUDGED + 3
     obs, mask = {PLAIN: torch.randn(rows, 5)}, mask_of(spec, rows)
     action = policy.act(obs, mask, policy.draw_noise(rows)).action
-    for change in (lambda p: p.data.mul_(-1.0), _replace):
+    for change in (lambda p: None, lambda p: p.data.mul_(-1.0), _replace):
+        for parameter in policy.parameters():
+            change(parameter)
         torch.testing.assert_close(quick.value(obs), policy.value(obs))
         found, expected = quick.appraise(obs, mask, action), policy.appraise(obs, mask, action)
         torch.testing.assert_close(found, expected)
-        for parameter in policy.parameters():
-            change(parameter)
+    few = {PLAIN: obs[PLAIN][: JUDGED - 1]}
+    assert torch.equal(quick.value(few), policy.value(few)), "padding would cost more"
 
 
 @pytest.mark.parametrize("kind", ["box", "multi_binary"])
@@ -105,7 +107,7 @@ def test_acting_by_hand_is_acting_where_there_are_no_choices(kind: Any) -> None:
     spec = EnvSpec("made up", {PLAIN: LeafSpec("vector", (5,), "float32")}, action, False)
     policy = policy_of(spec, "ppo")
     quick = quickly(policy, ROWS)
-    obs, noise = {PLAIN: torch.randn(ROWS, 5)}, quick.draw_noise(ROWS)
+    obs, noise = {PLAIN: torch.randn(JUDGED, 5)}, quick.draw_noise(JUDGED)
     for change in (None, lambda p: p.data.mul_(-1.0), _replace):
         for parameter in policy.parameters() if change else ():
             change(parameter)
