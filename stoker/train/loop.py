@@ -24,7 +24,7 @@ def run(session: Session, watch: Watch, stop: StopRequest) -> str:
             report = parts.lesson(storage)
             parts.collector.publish()
         session.advance(report)
-        if session.log_due:
+        if session.log_due or stop.requested:
             wanted = watch(session.log(report)) is not False
         if session.eval_due:
             with clock.phase("eval"):

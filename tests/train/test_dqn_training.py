@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -142,6 +143,26 @@ def test_after_the_last_rollout_nothing_is_due_and_all_that_was_skipped_is_count
         assert report.skipped == 64  # those that were due, and the last rollout's own
     finally:
         parts.close()
+
+
+def test_updates_skipped_before_a_stop_are_counted() -> None:
+    """Though nothing was due to be logged: a resumed run goes on from the count."""
+    parts = build(config_of("tasks:Exploding", 4096, max_bad_updates=1000))
+    session, stop = Session(parts, None), StopRequest(None)
+    collect = parts.collector.collect
+
+    def collect_and_stop(last: bool = False) -> Any:
+        if session.counters.iteration == 7:
+            stop.signal = signal.SIGINT
+        return collect(last)
+
+    parts.collector.collect = collect_and_stop
+    try:
+        run(session, lambda progress: None, stop)
+    finally:
+        parts.close()
+    assert session.counters.iteration == 8
+    assert session.counters.skipped_updates == parts.learner._updates > 0
 
 
 def test_who_interleaves_by_itself_and_who_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
