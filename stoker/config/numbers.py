@@ -50,9 +50,9 @@ def parse_sizes(text: object) -> tuple[int, ...]:
     elif isinstance(text, int):
         parts = [text]
     if isinstance(parts, (list, tuple)):
-        said = [part for part in parts if str(part).strip()]
-        last_is_open = 1 if parts and not str(parts[-1]).strip() else 0  # as in `64,`
-        if len(said) + last_is_open == len(parts):
+        *first, last = [str(part).strip() for part in parts] or [""]
+        said = [*first, last] if last else first  # which is blank in `64,`
+        if all(said):
             return tuple(map(parse_count, said))
     raise ValueError(f"{text!r} is not a list of layer sizes (written like 256,256)")
 

@@ -394,7 +394,7 @@ def test_one_that_takes_long_to_be_tried_is_named(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.filterwarnings("error")
 def test_one_that_is_quick_to_try_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_LONG_S", 0.2)
+    monkeypatch.setattr(choosing, "_LONG_S", 20.0)
     threads = threading.active_count()
     probe("Counter", Counter(), 0.0)
     deadline = time.monotonic() + 5.0
