@@ -40,6 +40,8 @@ class Hand(BaseHand):
     itself: psutil.Process | None
     """The same process, known without the server that forked it, which tells of its end until its
     own; None if it was gone at once."""
+    half_written: bool = False
+    """Whether a message to it is under way, or was broken off."""
 
     @property
     def lost(self) -> bool:
@@ -130,8 +132,9 @@ class Crew(BaseCrew[Hand]):
     def dismiss(self) -> None:
         self._dismissed = True
         try:
-            for number in range(len(self._hands)):
-                self._post(number, "close", 0, {})
+            for number, hand in enumerate(self._hands):
+                if not hand.half_written:
+                    self._post(number, "close", 0, {})
             deadline = time.monotonic() + GRACE_S
             for hand in self._hands:
                 hand.leave(deadline)
@@ -156,8 +159,15 @@ class Crew(BaseCrew[Hand]):
             self._listen(0.0)  # a worker whose pipe is full waits for that
 
     def _post(self, number: int, kind: str, ticket: int, contents: dict[int, Any]) -> None:
+        hand = self._hands[number]
+        self._announce_mail(number)  # what is too large for the pipe has to be read meanwhile
         with contextlib.suppress(OSError):  # whoever has just died is noticed elsewhere
-            self._hands[number].pipe.send((kind, ticket, contents))
+            hand.half_written = True
+            hand.pipe.send((kind, ticket, contents))
+            hand.half_written = False
+        self._announce_mail(number)  # it may have looked before there was any
+
+    def _announce_mail(self, number: int) -> None:
         self._board.mail[number] = 1
         self._board.calls[number].ring()
 

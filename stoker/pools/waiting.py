@@ -53,8 +53,8 @@ class WaitingWorker(Worker):
                 mail[number] = 0
                 if not self._read_mail():
                     return
-            else:
-                self._call.wait(NAP_S)
+            elif not self._call.wait(NAP_S):
+                self._look_for_mail()
 
     def _step_now(self, slot: Slot) -> None:
         self._step(slot)

@@ -157,8 +157,8 @@ class Worker:
                 mail[number] = 0
                 if not self._read_mail():
                     return
-            else:
-                self._call.wait(NAP_S)
+            elif not self._call.wait(NAP_S) and me is self:
+                self._look_for_mail()
 
     def _take(self) -> None:
         """Queue what was asked of one share, beginning with the one that was not served last."""
@@ -278,6 +278,12 @@ class Worker:
         with self._speech, contextlib.suppress(ConnectionError):
             self._pipe.send((kind, content))
         self._answer.ring()
+
+    def _look_for_mail(self) -> None:
+        """It is announced before it is written; this is for who looked in between, where it is too
+        large for the pipe, so that it is written only while it is read."""
+        if self._pipe.poll():
+            self.look_at_mail()
 
     def look_at_mail(self) -> None:
         """Have the main thread do so, from any thread."""

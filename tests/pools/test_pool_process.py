@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -364,3 +366,41 @@ def test_a_pool_that_is_forgotten_takes_its_workers_along() -> None:
     while any(psutil.pid_exists(pid) for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("waits", ["no", "in threads"])
+def test_messages_may_be_larger_than_what_a_pipe_holds(waits: Waits) -> None:
+    """To all workers at once, as what environments did so far may be, when a run is resumed."""
+    with pool_of_four(waits) as pool:
+        pool.reset(seed=0)
+        large = [bytes([number]) * 4_000_000 for number in range(4)]
+        asking = threading.Thread(target=pool.set_attr, args=("label", large), daemon=True)
+        asking.start()
+        asking.join(30.0)
+        assert not asking.is_alive(), "the trainer waits for workers, and they for the trainer"
+        assert pool.get_attr("label", [0, 1, 2, 3]) == large
+
+
+@pytest.mark.parametrize("waits", ["no", "in threads"])
+def test_closing_waits_for_no_message_that_was_broken_off(waits: Waits) -> None:
+    """Ctrl-C, say, while one was written that is larger than what a pipe holds."""
+    pool = pool_of_four(waits)
+    pool.reset(seed=0)
+    hands = pool._crew._hands
+    for hand in hands:
+        os.kill(hand.process.pid, signal.SIGSTOP)  # so that nobody reads
+    asking = threading.Thread(
+        target=pool.set_attr, args=("label", [bytes(4_000_000)] * 4), daemon=True
+    )
+    asking.start()
+    while not hands[0].half_written:
+        time.sleep(0.01)
+    closing = threading.Thread(target=pool.close, daemon=True)
+    closing.start()
+    closing.join(30.0)
+    assert not closing.is_alive()
+
+
+def pool_of_four(waits: Waits) -> ProcessPool:
+    """With two workers."""
+    return ProcessPool(Counter, spec_of(Counter()), 4, 2, waits=waits)
