@@ -1,4 +1,9 @@
-"""Collection that lets something else be done while environments step, in the same thread."""
+"""Collection that lets something else be done while environments step, in the same thread.
+
+A rollout is collected under the weights that there were when it began, though others come of what
+is done meanwhile. Where they changed with every step, DQN ended worse: no episode goes in circles
+for long then, and it does not learn to leave them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import Any
 from stoker.collect.acting import Place
 from stoker.collect.gather import Gatherer
 from stoker.collect.in_step import InStepCollector
+from stoker.collect.weights import Weights
 from stoker.errors import StokerError
 from stoker.storage.staged import StagedStorage
 
@@ -18,13 +24,15 @@ Meanwhile = Callable[[int], None]
 class InterleavedGatherer(Gatherer):
     """Instead of groups of environments with each other, all of them alternate with `meanwhile`."""
 
-    def __init__(self, *given: Any, meanwhile: Meanwhile) -> None:
+    def __init__(self, *given: Any, weights: Weights, meanwhile: Meanwhile) -> None:
         super().__init__(*given)
         self.groups = (slice(0, self.pool.n_envs),)
-        self._meanwhile, self._turns = meanwhile, 0
+        self._weights, self._meanwhile, self._turns = weights, meanwhile, 0
 
     def begin(self, storage: StagedStorage, version: int) -> None:
         self._turns = storage.n_steps
+        self._weights.publish(version)  # in one thread: there is nobody else to do it
+        self._weights.take()
         super().begin(storage, version)
 
     def _send_on(self, place: Place) -> None:

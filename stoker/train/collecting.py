@@ -72,8 +72,10 @@ def make_collector(
                 f"{config.env.pool} on {device.type}: it is for dqn with the pool process on cpu. "
                 "Leave collect to auto."
             )
-        given = (pool, quickly(policy, pool.n_envs), clock, config.run.seed, device)
-        by_turns = InterleavedGatherer(*given, meanwhile=q_learner.go_on)
+        acting = make_policy(pool.spec, config, device, config.run.seed)
+        given = (pool, quickly(acting, pool.n_envs), clock, config.run.seed, device)
+        weights = Weights(policy, acting)
+        by_turns = InterleavedGatherer(*given, weights=weights, meanwhile=q_learner.go_on)
         interleaved = InterleavedCollector(by_turns, StagedStorage(*shape, device))
         why = "updates are made while environments step, in one thread"
         decision = Decision("collect", "interleaved", why)

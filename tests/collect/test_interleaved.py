@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from counting import SquaringPolicy, collected, counting_pool, in_step
+from torch import nn
 
-from stoker.collect.interleaved import InterleavedCollector, InterleavedGatherer
+from stoker.collect.interleaved import InterleavedCollector, InterleavedGatherer, Meanwhile
+from stoker.collect.weights import Weights
 from stoker.errors import EnvError
 from stoker.monitor.phases import PhaseClock
 from stoker.pools.inline import InlinePool
@@ -33,11 +35,14 @@ class Noting(InlinePool):
         return super().recv(*given, **named)
 
 
-def interleaved(pool: InlinePool, told: list[Any]) -> InterleavedCollector:
-    device = torch.device("cpu")
+def interleaved(
+    pool: InlinePool, meanwhile: Meanwhile, weights: Weights | None = None
+) -> InterleavedCollector:
+    device, weights = torch.device("cpu"), weights or Weights(nn.Linear(1, 1), nn.Linear(1, 1))
     given = (pool, SquaringPolicy(), PhaseClock(), 0, device)
     storage = StagedStorage(pool.spec, STEPS, pool.n_envs, device)
-    return InterleavedCollector(InterleavedGatherer(*given, meanwhile=told.append), storage)
+    gatherer = InterleavedGatherer(*given, weights=weights, meanwhile=meanwhile)
+    return InterleavedCollector(gatherer, storage)
 
 
 def noting_pool(told: list[Any]) -> InlinePool:
@@ -52,7 +57,7 @@ def noting_pool(told: list[Any]) -> InlinePool:
 def test_it_has_its_turn_while_environments_step_and_knows_how_many_are_left() -> None:
     told: list[Any] = []
     with noting_pool(told) as pool:
-        collector = interleaved(pool, told)
+        collector = interleaved(pool, told.append)
         collector.collect(last=True)
         assert collector.on_last
         clock = collector.gatherer.clock
@@ -64,7 +69,7 @@ def test_it_has_its_turn_while_environments_step_and_knows_how_many_are_left() -
 
 def test_what_is_collected_is_what_would_be_in_step() -> None:
     with counting_pool(*KINDS) as pool, noting_pool([]) as other:
-        plain, by_turns = in_step(pool, SquaringPolicy(), STEPS), interleaved(other, [])
+        plain, by_turns = in_step(pool, SquaringPolicy(), STEPS), interleaved(other, [].append)
         for _ in range(3):
             expected, found = collected(plain), collected(by_turns)
             assert torch.equal(found.obs[PLAIN], expected.obs[PLAIN])
@@ -75,10 +80,28 @@ def test_what_is_collected_is_what_would_be_in_step() -> None:
         assert by_turns.version == 3
 
 
+def test_a_rollout_is_collected_under_the_weights_that_it_began_with() -> None:
+    """Though others come of what is done meanwhile: those are the next one's."""
+    learning, acting = nn.Linear(1, 1), nn.Linear(1, 1)
+    acted = list[float]()
+
+    def learn(turns: int) -> None:
+        acted.append(acting.bias.item())
+        learning.bias.data += 1.0
+
+    learning.bias.data.fill_(0.0)
+    with noting_pool([]) as pool:
+        collector = interleaved(pool, learn, Weights(learning, acting))
+        for _ in range(3):
+            collector.collect()
+            collector.publish()
+    assert acted == [0.0] * STEPS + [1.0 * STEPS] * STEPS + [2.0 * STEPS] * STEPS
+
+
 def test_what_is_left_is_done_when_an_environment_fails() -> None:
     told: list[Any] = []
     with noting_pool(told) as pool:
-        collector = interleaved(pool, told)
+        collector = interleaved(pool, told.append)
 
         def fail(*given: Any, **named: Any) -> Any:
             raise EnvError("it broke")
