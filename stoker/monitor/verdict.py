@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 ON_DEVICE = "tensor"
 """The pool whose environments step where the network is: the two are timed as one."""
+_WAITING = "io"
+"""The pool whose environments spend their steps waiting."""
 _HOST = ("log", "save")
 _LEAST_GAIN = 1.05
 _MOST_ADVICE = 3
@@ -99,7 +101,7 @@ def judge(job: Job) -> Verdict:
     ceilings = ceilings_of(job, costs)
     limit = min(ceilings, key=lambda name: ceilings[name])
     advice = sorted(_worth_it(job, costs, sps), key=lambda each: -each.gain)[:_MOST_ADVICE]
-    said = [*_where(shares), *_limited(sps, ceilings, limit), *_advised(advice)]
+    said = [*_where(shares), *_limited(sps, ceilings, limit), *_advised(advice, job.pool)]
     paragraph = " ".join([*said, _NO_SPEED] if job.on_gpu else said)
     return Verdict(shares, sps, ceilings, limit, advice, paragraph)
 
@@ -240,8 +242,13 @@ def _limited(sps: float, ceilings: Mapping[str, float], limit: str) -> Iterator[
     )
 
 
-def _advised(advice: list[Advice]) -> Iterator[str]:
+def _advised(advice: list[Advice], pool: str) -> Iterator[str]:
     for each in advice:
         yield f"To {each.change} should give {each.sps:,.0f}, {each.gain:.2f} times as many."
-    if not advice:
+    if pool == _WAITING:
+        yield (
+            "As environments wait, more in flight (--in-flight) give more steps for as long as "
+            "workers have cores left, which is not measured here: `stoker tune` finds how many."
+        )
+    elif not advice:
         yield "No setting that leaves learning as it is would change that by much."

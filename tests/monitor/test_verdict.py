@@ -123,6 +123,15 @@ def test_nothing_is_advised_that_brings_little() -> None:
     )
 
 
+def test_where_environments_wait_more_in_flight_is_not_said_to_bring_nothing() -> None:
+    waiting = OVERLAPPED._replace(
+        wall_s=10.2, phases={"wait": 10.0, "update": 0.1}, collecting={"env": 10.0}, pool="io"
+    )
+    said = judge(waiting).paragraph
+    assert "more in flight (--in-flight) give more steps for as long as workers have cores" in said
+    assert "No setting" not in said
+
+
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_what_only_keeps_a_gpu_busy_is_called_no_speed(on_gpu: bool) -> None:
     said = judge(IN_STEP._replace(on_gpu=on_gpu)).paragraph
