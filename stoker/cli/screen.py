@@ -202,10 +202,12 @@ def _describe_end(outcome: Outcome) -> RenderableType:
     if outcome.verdict is not None:
         table.add_row("verdict", Text(outcome.verdict.paragraph, overflow="fold"))
     if outcome.path is not None:
-        again = "eval" if outcome.state == "finished" else "resume"
         table.add_row("run", Text(str(outcome.path), overflow="fold"))
+        again = "eval" if outcome.state == "finished" else "resume"
+        # A name alone would be looked for in runs.
+        path = outcome.path if len(outcome.path.parts) > 1 else f"./{outcome.path}"
         for what, command in (("next", again), ("", "report")):
-            table.add_row(what, Text(f"stoker {command} {outcome.path}", "bold", overflow="fold"))
+            table.add_row(what, Text(f"stoker {command} {path}", "bold", overflow="fold"))
     return Panel(table, title=outcome.state, title_align="left", expand=False)
 
 

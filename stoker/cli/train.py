@@ -29,6 +29,7 @@ from stoker.config.schema import (
 )
 from stoker.config.written import COUNT, MAPPING
 from stoker.errors import ConfigError
+from stoker.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from stoker.train.start import Outcome
@@ -215,8 +216,14 @@ def clean_output(as_json: bool) -> Iterator[TextIO | None]:
 def _leave(outcome: Outcome, answer: TextIO | None) -> int:
     if answer is not None:
         print(outcome_json(outcome), file=answer)
+    older = outcome.path is not None and any(RunFolder(outcome.path).checkpoints.glob("step-*"))
+    if outcome.unsaved is not None:
+        kept = "Its checkpoints are older" if older else "There is no checkpoint of it"
+        print(f"error: How the run ended is not saved. {kept}. {outcome.unsaved}", file=sys.stderr)
     if outcome.signal is not None:
         return 128 + int(outcome.signal)
+    if outcome.unsaved is not None and not older:
+        return 1
     wanted = outcome.config.run.require_reward
     if wanted is not None and (outcome.reward is None or outcome.reward < wanted):
         shown = "unknown" if outcome.reward is None else f"{outcome.reward:.1f}"

@@ -124,16 +124,17 @@ class Agent:
         parts.check_weights()
         if self._shaken:
             parts.recover()
-        config = parts.config
-        if reset_num_timesteps:
-            self._counters, self._folder = Counters(), None
-        more = parse_count(total_timesteps)
+        more, anew = parse_count(total_timesteps), reset_num_timesteps
         if more < 1:
             raise ConfigError(f"total_timesteps is {more}; it must be 1 or more.")
-        run = dataclasses.replace(config.run, timesteps=self.num_timesteps + more)
-        parts.config = dataclasses.replace(config, run=run)
-        if run.run_name and self._folder is None:
-            self._folder = open_folder(parts)
+        counters, folder = (Counters(), None) if anew else (self._counters, self._folder)
+        run = dataclasses.replace(parts.config.run, timesteps=counters.env_steps + more)
+        if run.run_name and folder is None:
+            run = dataclasses.replace(run, run_name=self._config.run.run_name)
+        parts.config = dataclasses.replace(parts.config, run=run)
+        if run.run_name and folder is None:
+            folder = open_folder(parts, again=self._folder is not None)
+        self._counters, self._folder = counters, folder
         session = Session(parts, self._folder, self._counters)
         audience = _Listener(callback, self._verbose or int(progress_bar))
         self._shaken = True  # until it has come to a proper end
@@ -163,7 +164,7 @@ class Agent:
         on_device = {leaf: torch.from_numpy(x).to(self.device) for leaf, x in obs.items()}
         policy, mask = self.policy, None
         if action_mask is not None:
-            rows = np.asarray(action_mask, bool).reshape(-1, sum(self.spec.action.nvec))
+            rows = _masks(action_mask, len(next(iter(obs.values()))), self.spec)
             mask = torch.from_numpy(rows).to(self.device)
         if deterministic:
             action = policy.act_greedily(on_device, mask)
@@ -302,7 +303,8 @@ class _Listener(Audience):
             reward = progress.metrics.get("rollout/ep_rew_mean")
             shown = "unknown" if reward is None else f"{reward:.2f}"
             print(f"{progress.env_steps:>12,} steps  reward {shown}  {progress.sps:,.0f} steps/s")
-        return self._callback(progress) if self._callback else None
+        wanted = self._callback(progress) if self._callback else None
+        return bool(wanted) if isinstance(wanted, np.bool_) else wanted
 
 
 def _build_wherever(config: Config, source: EnvSource) -> tuple[Parts, bool]:
@@ -349,6 +351,21 @@ def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str
     if module != "__main__" and getattr(sys.modules.get(module), name, None) is env:
         return factory, f"{module}:{name}"
     return factory, f"<{name}>"
+
+
+def _masks(given: Any, count: int, spec: EnvSpec) -> np.ndarray:
+    """Action masks [count, M], each with a choice left of each action."""
+    try:
+        rows = np.asarray(given, bool).reshape(count, spec.mask_width)
+    except ValueError as error:
+        raise ConfigError(
+            f"The action mask cannot be read: {error}. It needs {spec.mask_width} entries for each "
+            f"of {count} observations, one for each choice of each action."
+        ) from error
+    columns = np.split(rows, np.cumsum(spec.action.nvec)[:-1], axis=1)
+    if not all(column.any(1).all() for column in columns):
+        raise ConfigError("The action mask allows no action; leave one choice of each action.")
+    return rows
 
 
 def _batched(observation: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bool]:

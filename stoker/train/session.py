@@ -45,6 +45,8 @@ class Session:
         self.metrics: dict[str, float] = {}
         self.last_eval: EvalReport | None = None
         self.trouble: str | None = None
+        self.unsaved: str | None = None
+        """Why the last checkpoint could not be written."""
         self._best_unsaved = False
         self._best_before: tuple[float | None, int | None] = (None, None)
         self._boundary: dict[str, Tensor] = {}
@@ -327,7 +329,7 @@ class Session:
         saved = None if self._saver is None else self._saver.heard(wait)
         if saved is None:
             return
-        self.trouble = saved.trouble
+        self.trouble = self.unsaved = saved.trouble
         if not saved.written and self.counters.best_step == saved.step:
             self.counters.best_reward, self.counters.best_step = self._best_before
         if saved.trouble is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +49,8 @@ class Outcome(NamedTuple):
     """Means over the run of what is known of the GPU: `busy`, `sm_active`, `power_w` and so on."""
     verdict: Verdict | None
     """What its time went to, and what would change that; None where that is not known."""
+    unsaved: str | None
+    """Why the state that it ended in could not be saved; None where it was, or nobody wants it."""
 
     @property
     def reward(self) -> float | None:
@@ -87,19 +90,29 @@ def train(
         parts.close()
 
 
-def open_folder(parts: Parts, parent: str | None = None) -> RunFolder:
-    """A new folder for a run of `parts`, with what is known before the first step."""
+def open_folder(parts: Parts, parent: str | None = None, again: bool = False) -> RunFolder:
+    """A new folder for a run of `parts`, with what is known before the first step.
+
+    Where it is made `again`, its name has a number if it is taken.
+    """
     run = parts.config.run
     runs_dir = Path(run.runs_dir)
-    if run.run_name:
+    if run.run_name and not again:
         folder = RunFolder.create(runs_dir, run.run_name)
     else:
-        folder = RunFolder.create_unnamed(runs_dir, _name_of(parts.config))
+        folder = RunFolder.create_unnamed(runs_dir, run.run_name or _name_of(parts.config))
     run = dataclasses.replace(run, run_name=folder.name)
     parts.config = dataclasses.replace(parts.config, run=run)
     flat = parts.config.flat()
-    folder.write_config(flat)
-    write_lineage(folder, parent=parent, config=flat, spaces=spec_json.encode(parts.pool.spec))
+    try:
+        folder.write_config(flat)
+        write_lineage(folder, parent=parent, config=flat, spaces=spec_json.encode(parts.pool.spec))
+    except OSError as error:
+        shutil.rmtree(folder.path, ignore_errors=True)  # the name is free again
+        raise RunError(
+            f"Cannot write to the run folder {folder.path}: {error.strerror}. Make room there, or "
+            "choose another place with --runs-dir."
+        ) from error
     return folder
 
 
@@ -181,6 +194,7 @@ def _outcome(session: Session, state: str, stop: StopRequest) -> Outcome:
         session.parts.standings(),
         session.parts.watch.overall() if session.parts.watch else {},
         session.judge(),
+        session.unsaved,
     )
 
 

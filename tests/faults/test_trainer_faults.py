@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -98,6 +99,7 @@ def test_a_full_disk_does_not_stop_training(small_disk: Path, stoker: Run) -> No
     ended = stoker(*words.split(), *more.split())
     assert ended.returncode == 0, ended.stderr
     assert "the next save will be tried as usual. Training goes on." in ended.stderr
+    assert "error: How the run ended is not saved. Its checkpoints are older." in ended.stderr
     assert "Traceback" not in ended.stderr
     status = json.loads((small_disk / "full/status.json").read_text())
     assert status["state"] == "finished"
@@ -105,6 +107,34 @@ def test_a_full_disk_does_not_stop_training(small_disk: Path, stoker: Run) -> No
     assert "No space left" in status["trouble"]
     _, saved = checkpoints.load_newest(small_disk / "full/checkpoints")
     assert 0 < saved.state["counters"]["env_steps"] < 4096
+
+
+def test_a_run_of_which_nothing_is_saved_is_a_failure(small_disk: Path, stoker: Run) -> None:
+    words = (
+        "train --timesteps 512 --device cpu --n-steps 256 --network-arch 512,512 --run-name gone"
+    )
+    ended = stoker(*words.split(), "--runs-dir", str(small_disk), "--eval-episodes", "0")
+    assert ended.returncode == 1, ended.stderr
+    assert "How the run ended is not saved. There is no checkpoint of it." in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_disk_that_is_full_from_the_start_is_told_of_and_takes_no_name(
+    small_disk: Path, stoker: Run
+) -> None:
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    words = "train --timesteps 256 --device cpu --n-steps 256 --network-arch 8 --run-name early"
+    words += f" --runs-dir {small_disk} --eval-episodes 0"
+    ended = stoker(*words.split())
+    assert ended.returncode == 2, ended.stderr
+    assert "Make room there, or choose another place with --runs-dir." in ended.stderr
+    assert "Traceback" not in ended.stderr
+    filler.unlink()
+    ended = stoker(*words.split())
+    assert ended.returncode == 0, ended.stderr
 
 
 CUT_ALWAYS = """

@@ -239,6 +239,32 @@ def test_a_callback_can_stop_training() -> None:
         assert model.outcome.state == "stopped"
 
 
+@pytest.mark.parametrize("no", [False, np.False_])
+def test_a_callback_stops_training_with_either_false(no: Any) -> None:
+    with PPO("MlpPolicy", "tasks:Count", n_steps=16, batch_size=16, pool="inline") as model:
+        model.learn(10_000, lambda progress: no)
+        assert model.num_timesteps == 16
+
+
+def test_steps_that_are_refused_leave_the_count_as_it_is() -> None:
+    with PPO("MlpPolicy", "tasks:Count", n_steps=16, batch_size=16, pool="inline") as model:
+        model.learn(16)
+        with pytest.raises(ConfigError, match="total_timesteps is 0"):
+            model.learn(0)
+        assert model.num_timesteps == 16
+
+
+def test_each_learning_from_the_start_has_a_run_of_its_own(tmp_path: Path) -> None:
+    settings = {"n_steps": 16, "batch_size": 16, "pool": "inline", "eval_episodes": 0}
+    named = {"run_name": "mine", "runs_dir": str(tmp_path)}
+    with PPO("MlpPolicy", "tasks:Count", **settings, **named) as model:
+        for _ in range(3):
+            model.learn(16)
+        model.learn(16, reset_num_timesteps=False)
+        assert model.num_timesteps == 32
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine-2", "mine-3"]
+
+
 def test_nothing_is_written_unless_the_run_has_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,6 +446,22 @@ def test_a_closed_model_predicts_and_does_not_learn() -> None:
     assert model.predict(np.zeros(1, np.float32))[0] in (0, 1)
     with pytest.raises(ConfigError, match="it was closed"):
         model.learn(32)
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        ([True] * 8, "needs 6 entries for each of 1 observations"),
+        ([[True, True], [True]], "The action mask cannot be read"),
+        ([False] * 6, "allows no action"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask: Any, says: str) -> None:
+    with (
+        PPO("MlpPolicy", "tasks:Masked", n_steps=16, batch_size=16, pool="inline") as model,
+        pytest.raises(ConfigError, match=says),
+    ):
+        model.predict(np.zeros(1, np.float32), action_mask=mask)
 
 
 def test_a_masked_environment_wants_a_mask_to_predict() -> None:
