@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from stoker.cli.flags import parse
 from stoker.config.written import COUNT, MAPPING
+from stoker.errors import ConfigError
 from stoker.runs.strict_json import dumps
 
 
@@ -39,6 +40,8 @@ class CheckArguments:
 def check(arguments: list[str]) -> int:
     """`stoker check`."""
     given = parse(CheckArguments, arguments, "check")
+    if given.n_envs < 1:
+        raise ConfigError(f"n_envs is {given.n_envs}; it must be 1 or more.")
     from stoker.envs.registry import EnvFactory, is_device_vector  # late: `--help` is quick
     from stoker.train.devices import find_device
 
@@ -60,13 +63,10 @@ def check(arguments: list[str]) -> int:
 def _ordinary(made: Any, given: CheckArguments) -> dict[str, Any]:
     """What a few steps show. A fault is raised, in the words that training has for it."""
     from stoker.pools.awaited import as_blocking
-    from stoker.pools.choose import choose, probe, usable_cores
+    from stoker.pools.choose import choose, closing_quietly, probe, usable_cores
 
-    env = as_blocking(made)
-    try:
+    with closing_quietly(given.env, as_blocking(made)) as env:
         tried = probe(given.env, env)
-    finally:
-        env.close()
     choice = choose(tried, given.n_envs, usable_cores())
     return {"wrong": [], "breaks": [], "pool": choice.pool, "why": choice.reason}
 

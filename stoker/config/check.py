@@ -15,6 +15,9 @@ from stoker.config.vary import Each, read_vary
 MOST_ROWS = 2**31
 """Rows of the largest rollout: past any memory, and the divisors of more take long to find."""
 
+MOST_THREADS = 1024
+"""More than there are cores anywhere; tens of thousands end the process."""
+
 
 def divisors(total: int) -> list[int]:
     """All divisors of `total`, ascending."""
@@ -64,6 +67,8 @@ def _out_of_range(config: Config) -> Iterator[str]:
     ):
         if value < least:
             yield f"{name} is {value}; it must be {least} or more."
+    if config.compute.torch_threads > MOST_THREADS:
+        yield f"torch_threads is {config.compute.torch_threads}; it must be {MOST_THREADS} or less."
     if run.seed >= 2**63:
         yield f"seed is {run.seed}; it must be below 2**63."
     for name, number, low, high in (

@@ -141,6 +141,22 @@ def _told_if_it_takes_long(name: str) -> Iterator[None]:
         timer.cancel()
 
 
+@contextlib.contextmanager
+def closing_quietly(name: str, env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
+    """`env`, closed in the end; what it raises then is told, and no reason not to go on."""
+    try:
+        yield env
+    finally:
+        try:
+            env.close()
+        except (Exception, SystemExit) as error:
+            warnings.warn(
+                f"{name} raised {type(error).__name__} in close(): {error}. Whatever it should "
+                "have let go of may still be held.",
+                stacklevel=2,
+            )
+
+
 def _probe(name: str, env: gymnasium.Env[Any, Any], seconds: float) -> Probe:
     coroutines, env = is_async(env), as_blocking(env)
     _, info = reset_env(env, 0, episode_seed(0, 0, 0))

@@ -87,4 +87,4 @@ class InlinePool(DirectPool):
 
     def close(self) -> None:
         while self._slots:
-            self._slots.pop().close()
+            self._slots.pop().close_quietly()

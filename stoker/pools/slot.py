@@ -300,9 +300,6 @@ class Slot:
                 return found
             layer = layer.env
 
-    def close(self) -> None:
-        self.env.close()
-
     def close_quietly(self) -> None:
         """Close an environment whose own error would hide the one that matters."""
         self._closed = True

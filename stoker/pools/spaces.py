@@ -33,11 +33,14 @@ def describe(
             "and MultiDiscrete actions; remove the mask, or make the actions discrete."
         )
     spec = EnvSpec(name, leaves, spec.action, True, spec.metric_names)
-    found = np.shape(first_info["action_mask"])
-    if int(np.prod(found)) != spec.mask_width:
+    try:
+        found: Any = np.shape(first_info["action_mask"])
+    except ValueError:
+        found = "rows of several lengths"
+    if isinstance(found, str) or int(np.prod(found)) != spec.mask_width:
         raise SpaceError(
-            f"info['action_mask'] has shape {found}; {action} needs {spec.mask_width} entries, "
-            "one for each choice of each action, True where the choice is allowed."
+            f"info['action_mask'] has the shape {found}; {action} needs {spec.mask_width} entries "
+            "in a row, one for each choice of each action, True where the choice is allowed."
         )
     return spec
 

@@ -18,6 +18,7 @@ from stoker.errors import EnvError, EpisodeCutError, SpaceError
 from stoker.pools import choose as choosing
 from stoker.pools.awaited import as_blocking
 from stoker.pools.choose import HANDOVER_PER_WORKER_S, HANDOVER_S, Probe, choose, probe
+from stoker.pools.inline import InlinePool
 from stoker.pools.slot import episode_seed
 
 
@@ -390,6 +391,21 @@ def test_one_that_takes_long_to_be_tried_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(choosing, "_LONG_S", 0.1)
     with pytest.warns(UserWarning, match=r"Dawdles is still being tried, after 0\.1 s: .* Ctrl-C"):
         probe("Dawdles", Dawdles(), 0.0)
+
+
+class ClosesBadly(Counter):
+    def close(self) -> None:
+        raise OSError("the door is stuck")
+
+
+def test_one_that_fails_to_close_is_told_of_and_used() -> None:
+    with (
+        pytest.warns(UserWarning, match=r"Bad raised OSError in close\(\): the door is stuck\."),
+        choosing.closing_quietly("Bad", ClosesBadly()) as env,
+    ):
+        assert probe("trial", env, 0.0).spec == spec_of(Counter())
+    with InlinePool(ClosesBadly, spec_of(Counter()), 2) as pool:
+        pool.reset(0)
 
 
 @pytest.mark.filterwarnings("error")
