@@ -217,7 +217,7 @@ def _describe_choices(
         Decision(
             "storage",
             f"{collection.storage_bytes / 1024:,.0f} KiB on the {device.type}",
-            "one rollout" if collection.trial is None and not collection.collector.ahead else "two",
+            "two rollouts" if collection.trial or collection.collector.ahead else "one rollout",
         ),
         _describe_memory(config, device, spec),
     ]

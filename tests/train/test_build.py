@@ -67,7 +67,7 @@ def test_how_rollouts_are_collected_follows_from_the_setting_and_the_pool(
     assert parts.collector.ahead == ahead
     assert (parts.trial is not None) == tried
     twice = ahead or tried
-    assert told["storage"].why == ("two" if twice else "one rollout")
+    assert told["storage"].why == ("two rollouts" if twice else "one rollout")
     acts = parts.collector.gatherer.policy
     assert isinstance(acts, PolicyByHand)
     assert (acts.policy is parts.policy) == (not twice)
