@@ -21,8 +21,7 @@ from stoker.runs.strict_json import dumps
 class CheckArguments:
     """Step an environment a few times, and say what is wrong with it and how it would be stepped.
 
-    Leaves with 0 if nothing is wrong, with 1 if something is, and with 2 if it is nothing that could
-    be trained on.
+    Leaves with 0 if nothing is wrong, with 1 if something is, with 2 if it cannot be trained on.
     """
 
     env: tyro.conf.Positional[str]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -159,11 +160,11 @@ class Crew(BaseCrew[Hand]):
             self._listen(0.0)  # a worker whose pipe is full waits for that
 
     def _post(self, number: int, kind: str, ticket: int, contents: dict[int, Any]) -> None:
-        hand = self._hands[number]
+        hand, message = self._hands[number], ForkingPickler.dumps((kind, ticket, contents))
         self._announce_mail(number)  # what is too large for the pipe has to be read meanwhile
         with contextlib.suppress(OSError):  # whoever has just died is noticed elsewhere
             hand.half_written = True
-            hand.pipe.send((kind, ticket, contents))
+            hand.pipe.send_bytes(message)
             hand.half_written = False
         self._announce_mail(number)  # it may have looked before there was any
 

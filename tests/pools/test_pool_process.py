@@ -401,6 +401,15 @@ def test_closing_waits_for_no_message_that_was_broken_off(waits: Waits) -> None:
     assert not closing.is_alive()
 
 
+def test_what_cannot_be_sent_leaves_nothing_half_written() -> None:
+    with pool_of_four("no") as pool:
+        pool.reset(seed=0)
+        with pytest.raises((AttributeError, TypeError), match="pickle"):
+            pool.set_attr("label", [threading.Lock()] * 4)
+        assert not any(hand.half_written for hand in pool._crew._hands)
+        pool.step(act(0, 0, 0, 0))
+
+
 def pool_of_four(waits: Waits) -> ProcessPool:
     """With two workers."""
     return ProcessPool(Counter, spec_of(Counter()), 4, 2, waits=waits)
