@@ -63,9 +63,9 @@ def check(arguments: list[str]) -> int:
 def _ordinary(made: Any, given: CheckArguments) -> dict[str, Any]:
     """What a few steps show. A fault is raised, in the words that training has for it."""
     from stoker.pools.awaited import as_blocking
-    from stoker.pools.choose import choose, closing_quietly, probe, usable_cores
+    from stoker.pools.choose import choose, closing, probe, usable_cores
 
-    with closing_quietly(given.env, as_blocking(made)) as env:
+    with closing(given.env, as_blocking(made)) as env:
         tried = probe(given.env, env)
     choice = choose(tried, given.n_envs, usable_cores())
     return {"wrong": [], "breaks": [], "pool": choice.pool, "why": choice.reason}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ def parse(kind: type[Any], arguments: list[str], command: str, **options: Any) -
 
 
 def find_run(name: str, runs_dir: str) -> Path:
-    """A run by its name in `runs_dir`, or by its path."""
+    """A run by its name in `runs_dir`, or by its path, of which `./name` is one."""
     named = Path(runs_dir) / name
+    if name.startswith(("./", f".{os.sep}")):
+        return Path(name)
     return named if named.is_dir() or len(Path(name).parts) == 1 else Path(name)

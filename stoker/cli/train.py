@@ -216,13 +216,10 @@ def clean_output(as_json: bool) -> Iterator[TextIO | None]:
 def _leave(outcome: Outcome, answer: TextIO | None) -> int:
     if answer is not None:
         print(outcome_json(outcome), file=answer)
-    older = outcome.path is not None and any(RunFolder(outcome.path).checkpoints.glob("step-*"))
-    if outcome.unsaved is not None:
-        kept = "Its checkpoints are older" if older else "There is no checkpoint of it"
-        print(f"error: How the run ended is not saved. {kept}. {outcome.unsaved}", file=sys.stderr)
+    lost = outcome.unsaved is not None and _is_lost(outcome)
     if outcome.signal is not None:
         return 128 + int(outcome.signal)
-    if outcome.unsaved is not None and not older:
+    if lost:
         return 1
     wanted = outcome.config.run.require_reward
     if wanted is not None and (outcome.reward is None or outcome.reward < wanted):
@@ -230,3 +227,12 @@ def _leave(outcome: Outcome, answer: TextIO | None) -> int:
         print(f"The mean reward is {shown}; {wanted:g} was required.", file=sys.stderr)
         return 1
     return 0
+
+
+def _is_lost(outcome: Outcome) -> bool:
+    """Say that the end of a run is not saved; whether nothing of the run is."""
+    assert outcome.path is not None
+    older = any(RunFolder(outcome.path).checkpoints.glob("step-*"))
+    kept = "Its checkpoints are older" if older else "There is no checkpoint of it"
+    print(f"error: How the run ended is not saved. {kept}. {outcome.unsaved}", file=sys.stderr)
+    return not older

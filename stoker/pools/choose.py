@@ -142,7 +142,7 @@ def _told_if_it_takes_long(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def closing_quietly(name: str, env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
+def closing(name: str, env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
     """`env`, closed in the end; what it raises then is told, and no reason not to go on."""
     try:
         yield env

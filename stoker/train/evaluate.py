@@ -14,7 +14,7 @@ from stoker.envs.registry import EnvFactory
 from stoker.learn.whole import Whole
 from stoker.pools.awaited import as_blocking, is_async
 from stoker.pools.base import BasePool
-from stoker.pools.choose import closing_quietly
+from stoker.pools.choose import closing
 from stoker.pools.inline import InlinePool
 from stoker.pools.process import ProcessPool
 from stoker.pools.tensor import TensorPool
@@ -172,7 +172,7 @@ def _pool(
         return own_pool(cast(TensorEnv | DeviceVectorEnv, made), spec, n_envs, device)
     if pool != "io":
         return InlinePool(make_env, spec, n_envs)
-    with closing_quietly(make_env.name, as_blocking(make_env())) as trial:
+    with closing(make_env.name, as_blocking(make_env())) as trial:
         how: Waits = "as coroutines" if is_async(trial) else "in threads"
     return ProcessPool(make_env.unchecked(), spec, n_envs, 1, waits=how)
 

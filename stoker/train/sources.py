@@ -14,7 +14,7 @@ from stoker.envs.registry import EnvFactory, is_device_vector
 from stoker.errors import ConfigError, WrongPoolError
 from stoker.pools.awaited import as_blocking
 from stoker.pools.base import BasePool
-from stoker.pools.choose import PoolKind, Probe, choose, closing_quietly, probe
+from stoker.pools.choose import PoolKind, Probe, choose, closing, probe
 from stoker.pools.envpool import EnvPoolPool, is_envpool
 from stoker.pools.inline import InlinePool
 from stoker.pools.open import open_pool
@@ -75,7 +75,7 @@ def make_pool(
         )
     # Only to choose is it worth knowing what a step takes.
     chooses = asked == "auto" or _may_take_turns(config, device)
-    with closing_quietly(source.name, as_blocking(made)) as trial:
+    with closing(source.name, as_blocking(made)) as trial:
         found = probe(source.name, trial, 0.1 if chooses else 0.0)
     cores = devices.usable_cores()
     if asked == "io" or (asked == "auto" and found.waits):

@@ -20,7 +20,7 @@ from stoker.config.schema import Config, EnvSettings
 from stoker.config.settings_yaml import dump_settings, parse_settings
 from stoker.envs.registry import EnvFactory, is_device_vector
 from stoker.pools.awaited import as_blocking
-from stoker.pools.choose import closing_quietly, probe
+from stoker.pools.choose import closing, probe
 from stoker.pools.tensor import describe_tensor_env
 from stoker.pools.vector_on_device import DeviceVectorPool
 from stoker.runs.strict_json import dumps, write_atomically
@@ -111,5 +111,5 @@ def describe(factory: EnvFactory) -> EnvSpec:
             return pool.spec
     if not isinstance(made, gymnasium.Env):
         return describe_tensor_env(factory.name, made)
-    with closing_quietly(factory.name, as_blocking(made)) as env:
+    with closing(factory.name, as_blocking(made)) as env:
         return probe(factory.name, env, 0.0).spec

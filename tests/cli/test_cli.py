@@ -260,3 +260,16 @@ def test_the_exit_code_tells_whether_the_required_reward_was_reached(stoker: Run
     failed = stoker(*words.split(), "5.5")
     assert failed.returncode == 1
     assert "5.5 was required" in failed.stderr
+
+
+def test_a_run_beside_where_one_stands_is_named_by_a_path(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name alone is looked for in `runs`; what is said to come next has to work."""
+    monkeypatch.chdir(tmp_path)
+    words = "--env CartPole-v1 --timesteps 256 --device cpu --n-steps 64 --pool inline --seed 1"
+    here = "--runs-dir . --run-name here --eval-episodes 1"
+    code, said, errors = called(capsys, "train", *words.split(), *here.split())
+    assert code == 0, errors
+    assert "stoker eval ./here" in said
+    assert called(capsys, "eval", "./here", "--episodes", "1")[0] == 0

@@ -70,3 +70,9 @@ def test_one_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 2
     assert "Did you mean tensor/CartPole-v1" in err
     assert called(capsys, "their_tensors:Slow", "--env-kwargs", "{speed: 3}")[0] == 2
+
+
+def test_none_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = called(capsys, "CartPole-v1", "--n-envs", "0")
+    assert code == 2
+    assert "n_envs is 0; it must be 1 or more." in said

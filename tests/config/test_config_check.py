@@ -66,6 +66,11 @@ def test_a_count_below_its_least(name: str, value: int, least: int) -> None:
     assert problems_of(**{name: value}) == [f"{name} is {value}; it must be {least} or more."]
 
 
+def test_more_threads_than_there_can_be() -> None:
+    said = ["torch_threads is 100000; it must be 1024 or less."]
+    assert problems_of(torch_threads=100_000) == said
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -401,7 +401,7 @@ class ClosesBadly(Counter):
 def test_one_that_fails_to_close_is_told_of_and_used() -> None:
     with (
         pytest.warns(UserWarning, match=r"Bad raised OSError in close\(\): the door is stuck\."),
-        choosing.closing_quietly("Bad", ClosesBadly()) as env,
+        choosing.closing("Bad", ClosesBadly()) as env,
     ):
         assert probe("trial", env, 0.0).spec == spec_of(Counter())
     with InlinePool(ClosesBadly, spec_of(Counter()), 2) as pool:

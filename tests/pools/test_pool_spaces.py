@@ -252,3 +252,11 @@ def test_metric_names_that_are_refused_say_what_to_write(names: Any, said: str) 
 def test_metric_names_may_be_a_list() -> None:
     spec = describe("trial", spaces.Discrete(2), spaces.Discrete(2), {}, ["comfort", "cost"])
     assert spec.metric_names == ("comfort", "cost")
+
+
+@pytest.mark.parametrize("mask", [[[True] * 3, [True] * 4], [True] * 8])
+def test_a_mask_of_another_shape_is_refused(mask: Any) -> None:
+    """Rows of several lengths, too."""
+    seen, actions = spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([3, 4])
+    with pytest.raises(SpaceError, match="needs 7 entries in a row"):
+        describe("x", seen, actions, {"action_mask": mask})
