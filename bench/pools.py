@@ -225,6 +225,7 @@ def _row(case: str, ours: list[float], peer: str, theirs: list[float], ceiling: 
 CASES: Cases = {
     "CartPole-v1, 16": partial(_cartpole, 16),
     "CartPole-v1, 64": partial(_cartpole, 64),
+    "CartPole-v1, 128": partial(_cartpole, 128),
     "1 ms": _busy,
     "memory": _memory,
     "straggler": _straggler,

@@ -54,7 +54,7 @@ class CrewedPool(DirectPool):
             self.groups = (slice(0, n_envs // 2), slice(n_envs // 2, n_envs))
         # While this many gather, a worker still has others to step. Fewer would have the trainer
         # wake more often, each time at the cost of a worker's core and what its caches hold.
-        self.handful = max(1, min(n_envs // 4, (n_envs - n_workers) // 2))
+        self.handful = max(1, min(3 * n_envs // 8, (n_envs - n_workers) // 2))
         split = [np.array_split(self._everyone[group], n_workers) for group in self.groups]
         return [[part.tolist() for part in parts] for parts in zip(*split, strict=True)]
 
