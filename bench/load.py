@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -51,6 +51,13 @@ class Straggler(Busy):
         return super().step(action)
 
 
+class Episode(NamedTuple):
+    """A whole one, to be made again."""
+
+    seed: int
+    actions: np.ndarray  # [L, ...], as the environment takes them
+
+
 class Alone:
     """One environment a core, without a pool: what there is to reach.
 
@@ -70,10 +77,15 @@ class Alone:
         for end in self._ends:
             end.recv()
 
-    def __call__(self, seconds: float = 2.0) -> float:
-        """Steps a second of all."""
-        for end in self._ends:
-            end.send(seconds)
+    def __call__(self, seconds: float = 2.0, episodes: Sequence[Episode] = ()) -> float:
+        """Steps a second of all: of these episodes again and again, or of random actions.
+
+        What a step costs may depend on what an agent does: those of a mission in which attackers
+        meet defenders take a tenth longer than those of one in which they wander about.
+        """
+        for number, end in enumerate(self._ends):
+            mine = episodes[number :: len(self._ends)]
+            end.send((seconds, mine or episodes))
         return sum(end.recv() for end in self._ends)
 
     def close(self) -> None:
@@ -90,16 +102,35 @@ class Alone:
 
 def _step_on(end: Connection, make: MakeEnv, seed: int) -> None:
     env = make()
-    env.reset(seed=seed)
     env.action_space.seed(seed)
-    actions = itertools.cycle([env.action_space.sample() for _ in range(1000)])
+    actions = [env.action_space.sample() for _ in range(1000)]
     end.send("ready")
-    while (seconds := end.recv()) is not None:
+    while (asked := end.recv()) is not None:
+        seconds, episodes = asked
+        parts = _again(env, episodes) if episodes else _at_random(env, actions, seed)
+        next(parts)
         steps, began = 0, time.perf_counter()
         while (took := time.perf_counter() - began) < seconds:
-            for action in itertools.islice(actions, 20):
-                _, _, terminated, truncated, _ = env.step(action)
-                if terminated or truncated:
-                    env.reset()
-            steps += 20
+            steps += next(parts)
         end.send(steps / took)
+
+
+def _at_random(env: gymnasium.Env[Any, Any], actions: list[Any], seed: int) -> Iterator[int]:
+    """Steps, some at a time: how many."""
+    endless = itertools.cycle(actions)
+    env.reset(seed=seed)
+    while True:
+        for action in itertools.islice(endless, 20):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        yield 20
+
+
+def _again(env: gymnasium.Env[Any, Any], episodes: Sequence[Episode]) -> Iterator[int]:
+    """Steps, an episode at a time: how many."""
+    for episode in itertools.cycle(episodes):
+        env.reset(seed=episode.seed)
+        for action in episode.actions:
+            env.step(action)
+        yield len(episode.actions)

@@ -13,22 +13,27 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from bench.load import Alone, Busy
+from bench.load import Alone, Busy, Episode
 from bench.record import Cases, Row
 from stoker.config import resolve
 from stoker.config.presets import PRESETS
 from stoker.envs.registry import EnvFactory
+from stoker.pools.inline import InlinePool
+from stoker.pools.slot import episode_seed
 from stoker.train import loop
 from stoker.train.build import build
 from stoker.train.overlap import COLLECTING
+from stoker.train.parts import Parts
 from stoker.train.progress import Progress
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 
 _RATIOS = (0.25, 1.0, 4.0)
 _WARM_UP, _REPEATS = 3, 3
+_LONGEST = 500  # steps of an episode that is made again
 
 
 class Speed(NamedTuple):
@@ -38,7 +43,13 @@ class Speed(NamedTuple):
     collect_s: float
     learn_s: float
     steps: int
-    ceiling: float | None = None  # steps/s of the environments alone, right before and after
+    alone: tuple[float, ...] = ()
+    """Steps/s of the environments alone: right before, of random steps; and right after, of such as
+    the trained policy makes."""
+
+    @property
+    def ceiling(self) -> float | None:
+        return statistics.mean(self.alone) if self.alone else None
 
     @property
     def efficiency(self) -> float:
@@ -109,6 +120,7 @@ def _row(case: str, speeds: dict[str, list[Speed]]) -> Row:
         for mode, of in speeds.items()
     }
     ceilings = [s.ceiling for of in speeds.values() for s in of if s.ceiling]
+    alone = {mode: [list(map(round, s.alone)) for s in of] for mode, of in speeds.items()}
     rate = {mode: [s.steps / s.wall_s for s in of] for mode, of in speeds.items()}
     efficiency = {mode: [s.efficiency for s in of] for mode, of in speeds.items()}
     shown, unit = (rate, "steps/s") if ceilings else (efficiency, "max(collect, learn) / wall")
@@ -124,7 +136,7 @@ def _row(case: str, speeds: dict[str, list[Speed]]) -> Row:
         ceiling=round(statistics.median(ceilings)) if ceilings else 1.0,
         details={
             "share_of_ceiling": shares,
-            "ceilings": [round(x) for x in ceilings],
+            "alone": alone if ceilings else {},
             "steps_per_s": {mode: [round(x) for x in of] for mode, of in rate.items()},
             "efficiency": {mode: [round(x, 3) for x in of] for mode, of in efficiency.items()},
             "collect_s": [round(s.collect_s, 4) for s in speeds["overlap"]],
@@ -152,7 +164,7 @@ def train(
     config = resolve({"env": env.name, **given}, preset=preset, on_gpu=has_gpu)
     total = (_WARM_UP + iterations + 1) * config.total_batch
     config = resolve({"env": env.name, **given, "timesteps": total}, preset=preset, on_gpu=has_gpu)
-    ceilings = [alone()] if alone else []
+    found = [alone()] if alone else []
     parts = build(config, env)
     session = Session(parts, None)
     spent: list[float] = []
@@ -166,12 +178,34 @@ def train(
 
     try:
         loop.run(session, watch, StopRequest(None))
-        ceilings += [alone()] if alone else []
+        found += [alone(episodes=_played(parts, env))] if alone else []
     finally:
         parts.close()
     wall, collected, learned = (seconds / iterations for seconds in spent)
-    ceiling = statistics.mean(ceilings) if ceilings else None
-    return Speed(wall, collected, learned, config.total_batch, ceiling)
+    return Speed(wall, collected, learned, config.total_batch, tuple(found))
+
+
+@torch.no_grad()
+def _played(parts: Parts, env: EnvFactory) -> list[Episode]:
+    """Some whole episodes under the policy as it is now."""
+    policy, count, seed = parts.policy, 2 * len(os.sched_getaffinity(0)), 0
+    pool = InlinePool(env, parts.pool.spec, count)
+    taken: list[list[np.ndarray]] = [[] for _ in range(count)]
+    playing, batch = np.arange(count), pool.reset(seed)
+    for _ in range(_LONGEST):
+        seen = {n: torch.from_numpy(v).to(parts.device) for n, v in batch.obs.items()}
+        decided = policy.act(seen, None, policy.draw_noise(len(playing)))
+        action = decided.action.cpu().numpy()
+        for env_id, done in zip(playing.tolist(), pool.codec.encode(action), strict=True):
+            taken[env_id].append(done)
+        pool.send(action, playing)
+        batch = pool.recv(len(playing))
+        on = ~(batch.terminated | batch.truncated)
+        playing, batch = playing[on], batch.rows(np.flatnonzero(on))
+        if not playing.size:
+            break
+    pool.close()
+    return [Episode(episode_seed(seed, i, 0), np.stack(of)) for i, of in enumerate(taken)]
 
 
 CASES: Cases = {"synthetic": _synthetic, "Mission": _mission, "CartPole": _cartpole}
