@@ -61,12 +61,14 @@ class Episode(NamedTuple):
 class Alone:
     """One environment a core, without a pool: what there is to reach.
 
-    Its processes stay, so that it can be asked right after what it is compared with: a machine that
-    has idled for a moment is faster than one that works.
+    Its processes stay, so that it can be asked right after what it is compared with, and what they
+    do in the first `settles_s` does not count: a machine that has idled for a moment is faster than
+    one that works.
     """
 
-    def __init__(self, make: MakeEnv, cores: int) -> None:
+    def __init__(self, make: MakeEnv, cores: int, settles_s: float = 0.0) -> None:
         context = multiprocessing.get_context("forkserver")
+        self._settles_s = settles_s
         self._ends, self._processes = [], []
         for number in range(cores):
             ours, theirs = context.Pipe()
@@ -85,7 +87,7 @@ class Alone:
         """
         for number, end in enumerate(self._ends):
             mine = episodes[number :: len(self._ends)]
-            end.send((seconds, mine or episodes))
+            end.send((self._settles_s, seconds, mine or episodes))
         return sum(end.recv() for end in self._ends)
 
     def close(self) -> None:
@@ -106,13 +108,19 @@ def _step_on(end: Connection, make: MakeEnv, seed: int) -> None:
     actions = [env.action_space.sample() for _ in range(1000)]
     end.send("ready")
     while (asked := end.recv()) is not None:
-        seconds, episodes = asked
+        settles_s, seconds, episodes = asked
         parts = _again(env, episodes) if episodes else _at_random(env, actions, seed)
-        next(parts)
-        steps, began = 0, time.perf_counter()
-        while (took := time.perf_counter() - began) < seconds:
-            steps += next(parts)
-        end.send(steps / took)
+        _rate(parts, settles_s)
+        end.send(_rate(parts, seconds))
+
+
+def _rate(parts: Iterator[int], seconds: float) -> float:
+    """Steps a second."""
+    next(parts)
+    steps, began = 0, time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds:
+        steps += next(parts)
+    return steps / took
 
 
 def _at_random(env: gymnasium.Env[Any, Any], actions: list[Any], seed: int) -> Iterator[int]:

@@ -33,6 +33,7 @@ from stoker.train.signals import StopRequest
 
 _RATIOS = (0.25, 1.0, 4.0)
 _WARM_UP, _REPEATS = 3, 3
+_SETTLES_S = 4.0
 _LONGEST = 500  # steps of an episode that is made again
 
 
@@ -100,7 +101,7 @@ def _cartpole() -> Iterator[Row]:
 
 def _real(env: str, **settings: Any) -> Row:
     factory, size = EnvFactory(env), settings.get("n_envs", PRESETS["heavy"].n_envs)
-    with Alone(factory, len(os.sched_getaffinity(0))) as alone:
+    with Alone(factory, len(os.sched_getaffinity(0)), _SETTLES_S) as alone:
         run = partial(train, factory, iterations=24, alone=alone, **settings)
         return _row(f"training {env}, {size} environments", _in_turn(run))
 

@@ -425,6 +425,26 @@ def test_who_still_receives_from_a_closed_pool_hires_nobody(
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.parametrize("moment", ["_revive", "_post", "_listen"])
+def test_who_asks_while_another_closes_the_pool_is_told_so(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "GRACE_S", 0.1)
+    pool = pool_of(n=4)
+    asks = getattr(pool._crew, moment)
+
+    def closes_first(*given: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        other = threading.Thread(target=pool.close)
+        other.start()
+        other.join(30)
+        return asks(*given, **named)
+
+    monkeypatch.setattr(pool._crew, moment, closes_first)
+    with pytest.raises(WorkerError, match="The pool is closed"):
+        pool.ask("get_attr", dict.fromkeys(range(4), ("spec",)))
+
+
 # Through the command.
 
 
