@@ -68,7 +68,7 @@ class Alone:
 
     def __init__(self, make: MakeEnv, cores: int, settles_s: float = 0.0) -> None:
         context = multiprocessing.get_context("forkserver")
-        self._settles_s = settles_s
+        self.cores, self._settles_s = cores, settles_s
         self._ends, self._processes = [], []
         for number in range(cores):
             ours, theirs = context.Pipe()

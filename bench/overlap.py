@@ -9,53 +9,25 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 
-from bench.load import Alone, Busy, Episode
+from bench.beside import SETTLES_S, WARM_UP, Speed, configured, spent, train_beside
+from bench.load import Alone, Busy
 from bench.record import Cases, Row
-from stoker.config import resolve
 from stoker.config.presets import PRESETS
 from stoker.envs.registry import EnvFactory
-from stoker.pools.inline import InlinePool
-from stoker.pools.slot import episode_seed
 from stoker.train import loop
 from stoker.train.build import build
-from stoker.train.overlap import COLLECTING
-from stoker.train.parts import Parts
 from stoker.train.progress import Progress
 from stoker.train.session import Session
 from stoker.train.signals import StopRequest
 
 _RATIOS = (0.25, 1.0, 4.0)
-_WARM_UP, _REPEATS = 3, 3
-_SETTLES_S = 4.0
-_LONGEST = 500  # steps of an episode that is made again
-
-
-class Speed(NamedTuple):
-    """How a training went once it was warm, by the iteration."""
-
-    wall_s: float
-    collect_s: float
-    learn_s: float
-    steps: int
-    alone: tuple[float, ...] = ()
-    """Steps/s of the environments alone: right before, of random steps; and right after, of such as
-    the trained policy makes."""
-
-    @property
-    def ceiling(self) -> float | None:
-        return statistics.mean(self.alone) if self.alone else None
-
-    @property
-    def efficiency(self) -> float:
-        """max(collect, learn) / wall: 1 is perfect."""
-        return max(self.collect_s, self.learn_s) / self.wall_s
+_REPEATS, _TRAININGS = 3, 2
 
 
 def _synthetic() -> Iterator[Row]:
@@ -77,8 +49,9 @@ def _synthetic() -> Iterator[Row]:
         # Environments of a worker step one after the other, and the workers side by side.
         cost = max(0.0, ratio * learn - free.collect_s) / (n_steps * n_envs / cores)
         factory = EnvFactory(Busy, {"seconds": cost})
+        case = f"collecting {ratio:g} times as long as learning"
         run = partial(train, factory, iterations=5, **settings | {"n_epochs": epochs})
-        yield _row(f"collecting {ratio:g} times as long as learning", _in_turn(run))
+        yield _row(case, _in_turn(lambda run=run, **mode: [run(**mode)], _REPEATS))
 
 
 def _mission() -> Iterator[Row]:
@@ -101,16 +74,16 @@ def _cartpole() -> Iterator[Row]:
 
 def _real(env: str, **settings: Any) -> Row:
     factory, size = EnvFactory(env), settings.get("n_envs", PRESETS["heavy"].n_envs)
-    with Alone(factory, len(os.sched_getaffinity(0)), _SETTLES_S) as alone:
-        run = partial(train, factory, iterations=24, alone=alone, **settings)
-        return _row(f"training {env}, {size} environments", _in_turn(run))
+    with Alone(factory, len(os.sched_getaffinity(0)), SETTLES_S) as alone:
+        run = partial(train_beside, factory, alone, **settings)
+        return _row(f"training {env}, {size} environments", _in_turn(run, _TRAININGS))
 
 
-def _in_turn(run: Any) -> dict[str, list[Speed]]:
+def _in_turn(run: Callable[..., list[Speed]], times: int) -> dict[str, list[Speed]]:
     speeds: dict[str, list[Speed]] = {"step": [], "overlap": []}
-    for i in range(_REPEATS):
+    for i in range(times):
         for mode in sorted(speeds, reverse=bool(i % 2)):
-            speeds[mode].append(run(collect=mode))
+            speeds[mode] += run(collect=mode)
     return speeds
 
 
@@ -121,7 +94,6 @@ def _row(case: str, speeds: dict[str, list[Speed]]) -> Row:
         for mode, of in speeds.items()
     }
     ceilings = [s.ceiling for of in speeds.values() for s in of if s.ceiling]
-    alone = {mode: [list(map(round, s.alone)) for s in of] for mode, of in speeds.items()}
     rate = {mode: [s.steps / s.wall_s for s in of] for mode, of in speeds.items()}
     efficiency = {mode: [s.efficiency for s in of] for mode, of in speeds.items()}
     shown, unit = (rate, "steps/s") if ceilings else (efficiency, "max(collect, learn) / wall")
@@ -137,7 +109,7 @@ def _row(case: str, speeds: dict[str, list[Speed]]) -> Row:
         ceiling=round(statistics.median(ceilings)) if ceilings else 1.0,
         details={
             "share_of_ceiling": shares,
-            "alone": alone if ceilings else {},
+            "ceilings": [round(x) for x in ceilings],
             "steps_per_s": {mode: [round(x) for x in of] for mode, of in rate.items()},
             "efficiency": {mode: [round(x, 3) for x in of] for mode, of in efficiency.items()},
             "collect_s": [round(s.collect_s, 4) for s in speeds["overlap"]],
@@ -149,64 +121,25 @@ def _row(case: str, speeds: dict[str, list[Speed]]) -> Row:
 
 
 def train(
-    env: EnvFactory,
-    iterations: int,
-    collect: str,
-    preset: str | None = None,
-    alone: Alone | None = None,
-    **settings: Any,
+    env: EnvFactory, iterations: int, collect: str, preset: str | None = None, **settings: Any
 ) -> Speed:
-    """Train for `iterations` after the first ones, which warm up, and before the last.
-
-    That one is learned from while nothing is collected any more, as no other has to be.
-    """
-    has_gpu = torch.cuda.is_available()
-    given = {**settings, "collect": collect, "timesteps": 1, "eval_episodes": 0}
-    config = resolve({"env": env.name, **given}, preset=preset, on_gpu=has_gpu)
-    total = (_WARM_UP + iterations + 1) * config.total_batch
-    config = resolve({"env": env.name, **given, "timesteps": total}, preset=preset, on_gpu=has_gpu)
-    found = [alone()] if alone else []
+    """Train for `iterations`."""
+    config = configured(env, iterations, preset, collect=collect, **settings)
     parts = build(config, env)
-    session = Session(parts, None)
-    spent: list[float] = []
+    session, began, ended = Session(parts, None), np.zeros(3), np.zeros(3)
 
     def watch(progress: Progress) -> None:
-        if progress.iteration == _WARM_UP:
-            session.start_clocks()
-        if progress.iteration == _WARM_UP + iterations:
-            collected = sum(parts.collect_clock.total[phase] for phase in COLLECTING)
-            spent[:] = parts.clock.elapsed(), collected, parts.clock.total["update"]
+        if progress.iteration == WARM_UP:
+            began[:] = spent(parts)
+        if progress.iteration == WARM_UP + iterations:
+            ended[:] = spent(parts)
 
     try:
         loop.run(session, watch, StopRequest(None))
-        found += [alone(episodes=_played(parts, env))] if alone else []
     finally:
         parts.close()
-    wall, collected, learned = (seconds / iterations for seconds in spent)
-    return Speed(wall, collected, learned, config.total_batch, tuple(found))
-
-
-@torch.no_grad()
-def _played(parts: Parts, env: EnvFactory) -> list[Episode]:
-    """Some whole episodes under the policy as it is now."""
-    policy, count, seed = parts.policy, 2 * len(os.sched_getaffinity(0)), 0
-    pool = InlinePool(env, parts.pool.spec, count)
-    taken: list[list[np.ndarray]] = [[] for _ in range(count)]
-    playing, batch = np.arange(count), pool.reset(seed)
-    for _ in range(_LONGEST):
-        seen = {n: torch.from_numpy(v).to(parts.device) for n, v in batch.obs.items()}
-        decided = policy.act(seen, None, policy.draw_noise(len(playing)))
-        action = decided.action.cpu().numpy()
-        for env_id, done in zip(playing.tolist(), pool.codec.encode(action), strict=True):
-            taken[env_id].append(done)
-        pool.send(action, playing)
-        batch = pool.recv(len(playing))
-        on = ~(batch.terminated | batch.truncated)
-        playing, batch = playing[on], batch.rows(np.flatnonzero(on))
-        if not playing.size:
-            break
-    pool.close()
-    return [Episode(episode_seed(seed, i, 0), np.stack(of)) for i, of in enumerate(taken)]
+    wall, collected, learned = (ended - began) / iterations
+    return Speed(wall, collected, learned, config.total_batch)
 
 
 CASES: Cases = {"synthetic": _synthetic, "Mission": _mission, "CartPole": _cartpole}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
+import pytest
 
-from bench.load import Busy, Episode, _again
-from bench.overlap import _played
+from bench import beside
+from bench.beside import Remembering, train_beside
+from bench.load import Alone, Busy, Episode, _again
+from stoker.collect.in_step import InStepCollector
 from stoker.config import resolve
 from stoker.envs.registry import EnvFactory
 from stoker.train.build import build
@@ -37,14 +41,33 @@ def test_episodes_are_made_again_in_turn() -> None:
     assert env.asked == [*first, ("reset", 6), [0, 1, 2, 3], [4, 5, 6, 7], *first]
 
 
-def test_what_a_policy_played_ends_where_it_ended() -> None:
+def test_episodes_of_a_training_end_where_they_ended() -> None:
     env = EnvFactory("CartPole-v1")
-    parts = build(resolve({"env": env.name, "n_envs": 2, "device": "cpu"}, on_gpu=False), env)
-    episodes = _played(parts, env)
-    parts.close()
-    assert len({episode.seed for episode in episodes}) == len(episodes) > 1
+    sizes = {"n_envs": 3, "n_steps": 128, "batch_size": 128}
+    with closing(
+        build(resolve({"env": env.name, **sizes, "device": "cpu"}, on_gpu=False), env)
+    ) as parts:
+        assert isinstance(parts.collector, InStepCollector)
+        journal = Remembering(parts, most=5)
+        parts.collector.gatherer._journal = journal
+        parts.collector.collect()
+    assert len({episode.seed for episode in journal.ended}) == 5
     alone = env()
-    for episode in episodes:
+    for episode in journal.ended:
         alone.reset(seed=episode.seed)
         ends = [any(alone.step(action)[2:4]) for action in episode.actions]
         assert ends == [False] * (len(ends) - 1) + [True]
+
+
+def test_a_training_rests_while_its_environments_work_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(beside, "_TURNS", 2)
+    monkeypatch.setattr(beside, "_ALONE_S", 0.1)
+    env = EnvFactory("CartPole-v1")
+    sizes: dict[str, Any] = {"n_envs": 4, "n_steps": 256, "batch_size": 256, "n_epochs": 1}
+    with Alone(env, 1) as alone:
+        speeds = train_beside(env, alone, collect="overlap", pool="process", n_workers=1, **sizes)
+    assert [speed.steps for speed in speeds] == [1024, 1024]
+    for speed in speeds:
+        assert min(speed.wall_s, speed.collect_s, speed.learn_s, speed.ceiling or 0.0) > 0.0
