@@ -111,14 +111,14 @@ class BaseCrew(ABC, Generic[HandT]):
         What goes wrong here is raised, not mended.
         """
         try:
-            return self._have_done(kind, contents, has_deadline)
+            return self._tell(kind, contents, has_deadline)
         except StokerError:
             raise
         except Exception:  # of hands and pipes that another thread has closed, whichever was next
             self._refuse_if_dismissed()
             raise
 
-    def _have_done(self, kind: str, contents: dict[int, Any], has_deadline: bool) -> list[Any]:
+    def _tell(self, kind: str, contents: dict[int, Any], has_deadline: bool) -> list[Any]:
         self._refuse_if_dismissed()
         shares: dict[int, dict[int, Any]] = {}
         for env_id, content in contents.items():

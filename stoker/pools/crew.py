@@ -301,6 +301,7 @@ class Crew(BaseCrew[Hand]):
             self._replace(number)
 
     def _bury(self, number: int, mend: bool) -> None:
+        self._refuse_if_dismissed()  # else it is no fault
         hand = self._hands[number]
         hand.process.join(1.0)
         whose = f"The worker of environments {', '.join(map(str, self._owned[number]))}"
@@ -310,7 +311,7 @@ class Crew(BaseCrew[Hand]):
         error = WorkerError(
             f"{whose} {died}. If the system killed it for want of memory, use fewer environments."
         )
-        if not mend or self._dismissed:
+        if not mend:
             raise error
         if not hand.failed:  # else its own error was noted
             self._log.note("worker_deaths", error)

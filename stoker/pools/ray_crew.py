@@ -333,6 +333,7 @@ class RayCrew(BaseCrew[RayHand]):
 
     def _bury(self, number: int, error: Exception, mend: bool) -> None:
         """An actor, or the machine that it was on, is gone."""
+        self._refuse_if_dismissed()  # else it is no fault
         hand, places = self._hands[number], self._places
         lost, known = places.is_lost(hand.node, error), places.knows_lost(hand.node)
         described = self._describe_loss(number, error, lost)

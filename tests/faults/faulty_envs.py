@@ -205,6 +205,13 @@ def spec_of(env: gymnasium.Env[Any, Any]) -> EnvSpec:
     return describe_env("trial", env, {})
 
 
+class Patient(Faulty):
+    """Has a method that takes its time."""
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 class ClosesSlowly(Faulty):
     """Takes a moment to close, and leaves a file in a folder when it has."""
 

@@ -33,6 +33,7 @@ from faulty_envs import (
     ClosesSlowly,
     Faulty,
     Interrupts,
+    Patient,
     StuckReset,
     Threads,
     spec_of,
@@ -429,7 +430,6 @@ def test_who_still_receives_from_a_closed_pool_hires_nobody(
 def test_who_asks_while_another_closes_the_pool_is_told_so(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "GRACE_S", 0.1)
     pool = pool_of(n=4)
     asks = getattr(pool._crew, moment)
 
@@ -443,6 +443,18 @@ def test_who_asks_while_another_closes_the_pool_is_told_so(
     monkeypatch.setattr(pool._crew, moment, closes_first)
     with pytest.raises(WorkerError, match="The pool is closed"):
         pool.ask("get_attr", dict.fromkeys(range(4), ("spec",)))
+
+
+def test_who_waits_for_an_answer_when_the_pool_is_closed_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew, "GRACE_S", 0.1)
+    pool = pool_of(Patient, n=4)
+    closing = threading.Timer(0.3, pool.close)
+    closing.start()
+    with pytest.raises(WorkerError, match="The pool is closed"):
+        pool.ask("call", dict.fromkeys(range(4), ("wait", (60.0,), {})))
+    closing.join(30)
 
 
 # Through the command.

@@ -291,6 +291,16 @@ def test_starting_leaves_the_surroundings_as_they_were() -> None:
     assert dict(os.environ) == before
 
 
+@pytest.mark.parametrize(
+    ("n_envs", "n_workers", "handful"), [(64, 2, 24), (32, 16, 8), (16, 2, 6), (3, 2, 1), (1, 1, 1)]
+)
+def test_a_handful_leaves_every_worker_something_to_step(
+    n_envs: int, n_workers: int, handful: int
+) -> None:
+    with ProcessPool(Counter, spec_of(Counter()), n_envs, n_workers) as pool:
+        assert pool.handful == handful
+
+
 def test_close_leaves_no_process_and_no_shared_memory() -> None:
     before = shared_memory()
     pool = ProcessPool(Reporter, spec_of(Reporter()), 3, 3)
