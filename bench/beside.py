@@ -1,8 +1,9 @@
 """A training that rests again and again while its environments work alone: the share it reaches.
 
 A machine that others share changes its mood within seconds, so both sides are measured within
-seconds of each other. And they do the same work, as what a step costs may depend on what an agent
-does: alone, environments make those episodes again that ended last in the training.
+seconds of each other; what else runs there at that time still tells on both, and not alike. And
+they do the same work, as what a step costs may depend on what an agent does: alone, environments
+make those episodes again that ended last in the training.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from stoker.train.signals import StopRequest
 from stoker.types import StepBatch
 
 WARM_UP = 3  # iterations
-SETTLES_S = 0.5
 _REFILL, _MEASURED, _TURNS = 2, 3, 6  # iterations after a rest, iterations of a turn, turns
 _ALONE_S = 1.5
 _STILL_S = 0.1
@@ -45,7 +45,7 @@ class Speed(NamedTuple):
     wall_s: float
     collect_s: float
     learn_s: float
-    steps: int
+    steps: float
     ceiling: float | None = None
     """Steps/s of the environments alone, right after."""
 
@@ -56,18 +56,22 @@ class Speed(NamedTuple):
 
 
 class Remembering(JournalKeeper):
-    """Keeps whole episodes that ended last, too."""
+    """Keeps whole episodes that ended last, too, and counts the steps that came."""
 
     def __init__(self, parts: Parts, most: int) -> None:
         action = parts.pool.spec.action
         super().__init__(parts.pool.n_envs, action.width, action.stored_dtype)
         self._codec, self._seed = ActionCodec(action), parts.config.run.seed
         self.ended: deque[Episode] = deque(maxlen=most)
+        self.steps = 0
 
     def take(self, actions: np.ndarray, batch: StepBatch) -> None:
+        self.steps += int(np.count_nonzero(batch.valid))
         over = batch.terminated | batch.truncated
         for row in np.flatnonzero(over & batch.valid):
             env_id = int(batch.env_ids[row])
+            if self._length[env_id] >= self._limit:  # its first actions are all that is known
+                continue
             before = self._actions[: self._length[env_id], env_id]
             made = self._codec.encode(np.concatenate([before, actions[row : row + 1]]))
             seed = episode_seed(self._seed, env_id, int(self._episode[env_id]))
@@ -76,8 +80,8 @@ class Remembering(JournalKeeper):
 
 
 def configured(env: EnvFactory, iterations: int, preset: str | None, **settings: Any) -> Config:
-    """With so many iterations after those that warm up, and before the last, which is learned from
-    while nothing is collected any more."""
+    """The config of a training with so many iterations after those that warm up, and before the
+    last, which is learned from while nothing is collected any more."""
     given = {"env": env.name, "eval_episodes": 0, **settings}
     has_gpu = torch.cuda.is_available()
     config = resolve({**given, "timesteps": 1}, preset=preset, on_gpu=has_gpu)
@@ -98,20 +102,25 @@ def train_beside(
     turn = _REFILL + _MEASURED
     config = configured(env, _TURNS * turn, preset, **settings)
     parts = build(config, env)
-    session, speeds, began = Session(parts, None), list[Speed](), np.zeros(3)
+    session, speeds, began = Session(parts, None), list[Speed](), np.zeros(4)
     assert isinstance(parts.collector, InStepCollector)  # which the overlapped one is, too
     journal = Remembering(parts, _REMEMBERED * alone.cores)
     parts.collector.gatherer._journal = journal
 
+    def so_far() -> np.ndarray:
+        return np.array([*spent(parts), journal.steps])
+
     def watch(progress: Progress) -> None:
         done = progress.iteration - WARM_UP
         if done > 0 and done % turn == 0:
-            wall, collected, learned = (spent(parts) - began) / _MEASURED
+            wall, collected, learned, steps = (so_far() - began) / _MEASURED
             _wait_until_still(parts)
+            if not journal.ended:
+                raise ValueError(f"no episode of {env.name} has ended in {journal.steps} steps")
             ceiling = alone(_ALONE_S, list(journal.ended))
-            speeds.append(Speed(wall, collected, learned, config.total_batch, ceiling))
+            speeds.append(Speed(wall, collected, learned, steps, ceiling))
         if done % turn == _REFILL:
-            began[:] = spent(parts)
+            began[:] = so_far()
 
     try:
         loop.run(session, watch, StopRequest(None))

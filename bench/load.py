@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -14,6 +15,9 @@ import numpy as np
 from gymnasium import spaces
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+SETTLES_S = 0.5
+"""In which a core that has idled comes to the speed that it keeps."""
+_NICE = 5  # as a pool's workers
 
 
 class Busy(gymnasium.Env[Any, Any]):
@@ -63,7 +67,8 @@ class Alone:
 
     Its processes stay, so that it can be asked right after what it is compared with, and what they
     do in the first `settles_s` does not count: a machine that has idled for a moment is faster than
-    one that works.
+    one that works. It should have nothing else to do: others take from these as from a pool's
+    workers, but a trainer has threads besides.
     """
 
     def __init__(self, make: MakeEnv, cores: int, settles_s: float = 0.0) -> None:
@@ -103,6 +108,7 @@ class Alone:
 
 
 def _step_on(end: Connection, make: MakeEnv, seed: int) -> None:
+    os.nice(_NICE)
     env = make()
     env.action_space.seed(seed)
     actions = [env.action_space.sample() for _ in range(1000)]
@@ -137,8 +143,10 @@ def _at_random(env: gymnasium.Env[Any, Any], actions: list[Any], seed: int) -> I
 
 def _again(env: gymnasium.Env[Any, Any], episodes: Sequence[Episode]) -> Iterator[int]:
     """Steps, an episode at a time: how many."""
-    for episode in itertools.cycle(episodes):
-        env.reset(seed=episode.seed)
-        for action in episode.actions:
+    scalars = isinstance(env.action_space, gymnasium.spaces.Discrete)
+    played = [(e.seed, e.actions.tolist() if scalars else list(e.actions)) for e in episodes]
+    for episode_seed, actions in itertools.cycle(played):
+        env.reset(seed=episode_seed)
+        for action in actions:  # a Python number, as pools give it, or an array
             env.step(action)
-        yield len(episode.actions)
+        yield len(actions)

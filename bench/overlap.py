@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.beside import SETTLES_S, WARM_UP, Speed, configured, spent, train_beside
-from bench.load import Alone, Busy
+from bench.beside import WARM_UP, Speed, configured, spent, train_beside
+from bench.load import SETTLES_S, Alone, Busy
 from bench.record import Cases, Row
 from stoker.config.presets import PRESETS
 from stoker.envs.registry import EnvFactory
@@ -73,7 +73,7 @@ def _cartpole() -> Iterator[Row]:
 
 
 def _real(env: str, **settings: Any) -> Row:
-    factory, size = EnvFactory(env), settings.get("n_envs", PRESETS["heavy"].n_envs)
+    factory, size = EnvFactory(env).unchecked(), settings.get("n_envs", PRESETS["heavy"].n_envs)
     with Alone(factory, len(os.sched_getaffinity(0)), SETTLES_S) as alone:
         run = partial(train_beside, factory, alone, **settings)
         return _row(f"training {env}, {size} environments", _in_turn(run, _TRAININGS))
