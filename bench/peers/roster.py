@@ -16,6 +16,10 @@ _NO_COLUMNS = "it has no discrete actions; the sign of a number can decide betwe
 _OWN_ENVS = "its environments are part of its program, and this one is not written in JAX"
 
 
+_APART = ("elegantrl", "rl-games")
+"""Packages that want old versions of what others need, and do without them."""
+
+
 class Peer(NamedTuple):
     """A trainer."""
 
@@ -110,6 +114,6 @@ def why_not(peer: Peer, kinds: tuple[str, ...], lacking: str | None) -> str | No
             return peer.cannot[kind]
     missing = [module for module in peer.imported if find_spec(module) is None]
     if missing:
-        how = "--no-deps elegantrl" if peer.module == "elegantrl" else "'.[peers]'"
+        how = f"--no-deps {peer.package}" if peer.package in _APART else "'.[peers]'"
         return f"{missing[0]} is not installed; pip install {how}"
     return None

@@ -38,9 +38,9 @@ def test_a_peer_or_an_environment_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setattr(roster, "find_spec", lambda name: None)
     assert "skrl is not installed" in str(why_not(PEERS["skrl"], (TENSORS, TWO), None))
-    assert "pip install --no-deps elegantrl" in str(
-        why_not(PEERS["elegantrl"], (TENSORS, TWO), None)
-    )
+    for key, package in (("elegantrl", "elegantrl"), ("rl_games", "rl-games")):
+        said = str(why_not(PEERS[key], (TENSORS, TWO), None))
+        assert f"pip install --no-deps {package}" in said
     assert "mujoco is not installed" in str(why_not(PEERS["cleanrl"], (HOST, NUMBERS), "mujoco"))
 
 
