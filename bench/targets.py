@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +26,11 @@ class Target(NamedTuple):
 
 def _share(row: Found) -> float | None:
     return round(row["ours"] / row["ceiling"], 3) if row["ours"] and row["ceiling"] else None
+
+
+def _overlapped_share(row: Found) -> float | None:
+    """Each training's against a ceiling of its own, as the machine wanders."""
+    return round(statistics.median(row["details"]["share_of_ceiling"]["overlap"]), 3)
 
 
 def _ratio(row: Found) -> float | None:
@@ -51,7 +57,7 @@ TARGETS = (
         "training stoker/Mission-v0",
         0.9,
         "of the ceiling",
-        figure=_share,
+        figure=_overlapped_share,
     ),
     Target("training CartPole-v1 of Gymnasium", "overlap-gpu", "training CartPole-v1", 7e5, STEPS),
     Target(
@@ -67,6 +73,15 @@ TARGETS = (
         "the same, 64 environments",
         "pools-cpu",
         "CartPole-v1, 64 envs",
+        15,
+        "times SubprocVecEnv",
+        "stable-baselines3",
+        _ratio,
+    ),
+    Target(
+        "the same, 128 environments",
+        "pools-cpu",
+        "CartPole-v1, 128 envs",
         15,
         "times SubprocVecEnv",
         "stable-baselines3",
