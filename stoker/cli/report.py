@@ -58,6 +58,8 @@ def report(arguments: list[str]) -> int:
 
 
 def _write(path: Path, text: str, flag: str, told: bool) -> None:
+    if path.is_dir():
+        raise RunError(f"{path} is a folder. Name a file in it with {flag}.")
     try:
         write_atomically(path, text)
     except OSError as error:

@@ -183,6 +183,10 @@ class Agent:
             )
         session = Session(self._parts, None, self._counters)
         target = Path(path)
+        if not target.name:
+            raise CheckpointError(
+                f"{str(path)!r} names no folder to save to; name one, such as 'models/mine'."
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         checkpoints.save(target, session.checkpoint())
 

@@ -60,3 +60,7 @@ def test_it_says_what_is_wrong(runs: Path) -> None:
         report(["befor"])
     with pytest.raises(RunError, match=r"No such file or directory\. Choose another place"):
         report(["before", "--out", "nowhere/report.html"])
+    with pytest.raises(RunError, match=r"runs is a folder\. Name a file in it with --out"):
+        report(["before", "--out", "runs"])
+    with pytest.raises(RunError, match=r"runs is a folder\. Name a file in it with --trace"):
+        report(["before", "--trace", "runs"])

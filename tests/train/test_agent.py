@@ -102,6 +102,15 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
         loaded.learn(32)
 
 
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_a_model_is_not_saved_without_a_name(path: str) -> None:
+    with (
+        PPO("MlpPolicy", "CartPole-v1", **_TINY) as model,
+        pytest.raises(CheckpointError, match="names no folder to save to"),
+    ):
+        model.save(path)
+
+
 def test_a_loaded_model_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
     settings = {**_TINY, "eval_episodes": 0, "lr_schedule": "constant"}
     with PPO("MlpPolicy", "CartPole-v1", **settings).learn(96) as model:
