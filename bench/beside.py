@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,6 +96,14 @@ def spent(parts: Parts) -> np.ndarray:
     return np.array([time.perf_counter(), collected, parts.clock.total["update"]])
 
 
+def follow(parts: Parts, watch: Callable[[Progress], None]) -> None:
+    """Train to the end, telling `watch` of every iteration; the parts are closed then."""
+    try:
+        loop.run(Session(parts, None), watch, StopRequest(None))
+    finally:
+        parts.close()
+
+
 def train_beside(
     env: EnvFactory, alone: Alone, preset: str | None = None, **settings: Any
 ) -> list[Speed]:
@@ -102,7 +111,7 @@ def train_beside(
     turn = _REFILL + _MEASURED
     config = configured(env, _TURNS * turn, preset, **settings)
     parts = build(config, env)
-    session, speeds, began = Session(parts, None), list[Speed](), np.zeros(4)
+    speeds, began = list[Speed](), np.zeros(4)
     assert isinstance(parts.collector, InStepCollector)  # which the overlapped one is, too
     journal = Remembering(parts, _REMEMBERED * alone.cores)
     parts.collector.gatherer._journal = journal
@@ -122,10 +131,7 @@ def train_beside(
         if done % turn == _REFILL:
             began[:] = so_far()
 
-    try:
-        loop.run(session, watch, StopRequest(None))
-    finally:
-        parts.close()
+    follow(parts, watch)
     return speeds
 
 

@@ -67,8 +67,8 @@ class Alone:
 
     Its processes stay, so that it can be asked right after what it is compared with, and what they
     do in the first `settles_s` does not count: a machine that has idled for a moment is faster than
-    one that works. It should have nothing else to do: others take from these as from a pool's
-    workers, but a trainer has threads besides.
+    one that works. That machine should have nothing else to do: other programs take cores from
+    these as they do from a pool's workers, but a trainer has threads besides.
     """
 
     def __init__(self, make: MakeEnv, cores: int, settles_s: float = 0.0) -> None:
@@ -87,8 +87,8 @@ class Alone:
     def __call__(self, seconds: float = 2.0, episodes: Sequence[Episode] = ()) -> float:
         """Steps a second of all: of these episodes again and again, or of random actions.
 
-        What a step costs may depend on what an agent does: those of a mission in which attackers
-        meet defenders take a tenth longer than those of one in which they wander about.
+        What a step costs may depend on what an agent does: one of a mission took 406 us at random
+        and 458 us under a policy of 200,000 steps (two cores).
         """
         for number, end in enumerate(self._ends):
             mine = episodes[number :: len(self._ends)]

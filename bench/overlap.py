@@ -15,16 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.beside import WARM_UP, Speed, configured, spent, train_beside
+from bench.beside import WARM_UP, Speed, configured, follow, spent, train_beside
 from bench.load import SETTLES_S, Alone, Busy
 from bench.record import Cases, Row
 from stoker.config.presets import PRESETS
 from stoker.envs.registry import EnvFactory
-from stoker.train import loop
 from stoker.train.build import build
 from stoker.train.progress import Progress
-from stoker.train.session import Session
-from stoker.train.signals import StopRequest
 
 _RATIOS = (0.25, 1.0, 4.0)
 _REPEATS, _TRAININGS = 3, 2
@@ -126,7 +123,7 @@ def train(
     """Train for `iterations`."""
     config = configured(env, iterations, preset, collect=collect, **settings)
     parts = build(config, env)
-    session, began, ended = Session(parts, None), np.zeros(3), np.zeros(3)
+    began, ended = np.zeros(3), np.zeros(3)
 
     def watch(progress: Progress) -> None:
         if progress.iteration == WARM_UP:
@@ -134,10 +131,7 @@ def train(
         if progress.iteration == WARM_UP + iterations:
             ended[:] = spent(parts)
 
-    try:
-        loop.run(session, watch, StopRequest(None))
-    finally:
-        parts.close()
+    follow(parts, watch)
     wall, collected, learned = (ended - began) / iterations
     return Speed(wall, collected, learned, config.total_batch)
 
