@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-_SLOW_TO_IMPORT = ("torch", "torch.utils.tensorboard", "gymnasium", "rich", "tyro")
+_SLOW_TO_IMPORT = ("torch", "tensorboard.compat.proto.event_pb2", "gymnasium", "rich", "tyro")
 _LONGEST = 1 << 20  # bytes of an order, most of which are environment variables
 
 

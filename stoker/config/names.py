@@ -26,13 +26,13 @@ def _known_fields() -> dict[str, Field]:
     known: dict[str, Field] = {}
     kinds = [(algo, *pair) for algo in ALGORITHMS for pair in groups_of(algo).items()]
     for algo, group, kind in kinds:
+        plain = typing.get_type_hints(kind)  # once: it reads every annotation of the class
         for name, annotated in typing.get_type_hints(kind, include_extras=True).items():
             metadata = typing.get_args(annotated)[1:] if hasattr(annotated, "__metadata__") else ()
-            plain = typing.get_type_hints(kind)[name]
             aliases = [alias for extra in metadata for alias in getattr(extra, "aliases", ()) or ()]
             for key in (name, *(alias.lstrip("-").replace("-", "_") for alias in aliases)):
                 others = known[key].algos if key in known else ()
-                known[key] = Field(group, name, plain, (*others, algo))
+                known[key] = Field(group, name, plain[name], (*others, algo))
     return known
 
 

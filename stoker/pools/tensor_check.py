@@ -49,7 +49,10 @@ _BREAKS = {
 }
 
 _unseen = torch._C.DisableTorchFunction
-"""A block in which our own looks at values are not taken for the environment's."""
+"""A block in which our own looks at values are not taken for the environment's.
+
+They are on the host: each kind of look would have a GPU load a kernel that nobody else needs.
+"""
 
 
 class Findings(NamedTuple):
@@ -131,7 +134,7 @@ def _changes(before: TensorState, now: TensorState, by: str) -> Iterator[str]:
 def _same(one: Tensor, other: Tensor) -> bool:
     """Bit for bit, where NaN is NaN."""
     with _unseen():
-        return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+        return torch.allclose(one.cpu(), other.cpu(), rtol=0, atol=0, equal_nan=True)
 
 
 def _by_leaf(seen: Tensor | DeviceObs) -> DeviceObs:
@@ -140,11 +143,11 @@ def _by_leaf(seen: Tensor | DeviceObs) -> DeviceObs:
 
 def _some_actions(spec: EnvSpec, step: int, device: torch.device) -> Tensor:
     """Policy actions [n, A] that differ by row and step."""
-    place = torch.arange(_ROWS * spec.action.width, device=device).view(_ROWS, -1) + step
-    if spec.action.continuous:
-        return torch.cos(place.float())
     with _unseen():
-        return place % torch.tensor(spec.action.nvec or (2,), device=device)
+        place = torch.arange(_ROWS * spec.action.width).view(_ROWS, -1) + step
+        if spec.action.continuous:
+            return torch.cos(place.float()).to(device)
+        return (place % torch.tensor(spec.action.nvec or (2,))).to(device)
 
 
 def _state_problems(state: Any, rows: int, device: torch.device, of: str) -> Iterator[str]:
@@ -178,9 +181,10 @@ def _value_problems(
     yield from _tensor_problems(value, (_ROWS, *expected.shape), expected.dtype, device, what)
     first, last = expected.start, expected.start + expected.n
     with _unseen():
-        if expected.kind == "vector" and not bool(value.isfinite().all()):
+        seen = value.cpu()
+        if expected.kind == "vector" and not bool(seen.isfinite().all()):
             yield f"{what} holds NaN or infinity."
-        if expected.kind == "discrete" and not bool(((value >= first) & (value < last)).all()):
+        if expected.kind == "discrete" and not bool(((seen >= first) & (seen < last)).all()):
             yield f"{what} holds categories that are not from {first} to {last - 1}."
 
 
@@ -202,7 +206,7 @@ def _outcome_problems(
     for name, value in metrics.items():
         yield from _tensor_problems(value, (_ROWS,), "float32", device, f"metrics[{name!r}]")
     with _unseen():
-        if not bool(given["reward"].isfinite().all()):
+        if not bool(given["reward"].cpu().isfinite().all()):
             yield "reward of step holds NaN or infinity."
 
 
@@ -269,8 +273,8 @@ class _Looks(TorchFunctionMode):
             why = _SIZED
         if name == "to" and "cpu" in map(str, args[1:]):
             why = _FETCHES
-        where = _line_of_theirs()
-        if why is not None and where is not None:
+        where = None if why is None else _line_of_theirs()
+        if where is not None:
             self.found[f"{where} {why}."] = None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.runs.folder import TIMELINE_NAME, RunFolder
-from stoker.runs.lines import LineFile
+from stoker.runs.growing import LineFile
 from stoker.runs.strict_json import dumps, loads, write_atomically
 from stoker.types import Stretch
 

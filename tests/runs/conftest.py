@@ -1,10 +1,10 @@
-"""Disks of a known size, for tests of a full one."""
+"""Disks of a known size, for tests of a full one; and what TensorBoard makes of a folder."""
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,3 +39,20 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         pytest.skip(f"mounting a small tmpfs needs root: {mounted.stderr.decode().strip()}")
     yield SmallDisk(place)
     subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+Scalars = dict[str, list[tuple[int, float]]]
+"""(step, value) by name."""
+
+
+@pytest.fixture(scope="session")
+def shown() -> Callable[[Path], Scalars]:
+    """What TensorBoard shows of a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def look(folder: Path) -> Scalars:
+        found = EventAccumulator(str(folder)).Reload()
+        names = found.Tags()["scalars"]
+        return {name: [(one.step, one.value) for one in found.Scalars(name)] for name in names}
+
+    return look
