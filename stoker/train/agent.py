@@ -18,7 +18,7 @@ from stoker.config.load import from_flat
 from stoker.config.numbers import parse_count
 from stoker.config.schema import Config
 from stoker.envs.registry import EnvFactory, is_device_vector, is_tensor_env
-from stoker.errors import CheckpointError, ConfigError, WrongPoolError
+from stoker.errors import CheckpointError, ConfigError, TrainingError, WrongPoolError
 from stoker.pools.spaces import ActionCodec
 from stoker.runs import checkpoint as checkpoints
 from stoker.runs.checkpoint import Checkpoint
@@ -28,6 +28,7 @@ from stoker.train.build import build
 from stoker.train.parts import Parts, policy_of
 from stoker.train.policies import TrainedPolicy, make_policy
 from stoker.train.policy_kwargs import as_settings as policy_kwargs_settings
+from stoker.train.predicting import batched, masks
 from stoker.train.progress import Counters, Progress
 from stoker.train.session import Session
 from stoker.train.sources import EnvSource
@@ -90,7 +91,7 @@ class Agent:
         self.outcome: Outcome | None = None
         self._counters = Counters()
         self._folder: RunFolder | None = None
-        self._shaken = False
+        self._shaken = self._learning = False
 
     @property
     def config(self) -> Config:
@@ -120,6 +121,7 @@ class Agent:
         Weights, optimiser and environments go on from where they are. Counters, schedules and the
         run folder begin anew, or go on too if `reset_num_timesteps` is False.
         """
+        self._refuse_amid_learning("learn")
         parts = self._training_parts()
         parts.check_weights()
         if self._shaken:
@@ -137,9 +139,12 @@ class Agent:
         self._counters, self._folder = counters, folder
         session = Session(parts, self._folder, self._counters)
         audience = _Listener(callback, self._verbose or int(progress_bar))
-        self._shaken = True  # until it has come to a proper end
-        with self._folder.lock() if self._folder else nullcontext():
-            self.outcome = conduct(session, audience, own_process=False)
+        self._shaken = self._learning = True  # the first until it has come to a proper end
+        try:
+            with self._folder.lock() if self._folder else nullcontext():
+                self.outcome = conduct(session, audience, own_process=False)
+        finally:
+            self._learning = False
         self._shaken = False
         self._counters = session.counters
         if self.outcome.signal is not None:
@@ -160,11 +165,11 @@ class Agent:
         """
         if self.spec.has_mask and action_mask is None:
             raise ConfigError("This environment masks actions; give predict its action_mask.")
-        obs, single = _batched(observation, self.spec)
+        obs, single = batched(observation, self.spec)
         on_device = {leaf: torch.from_numpy(x).to(self.device) for leaf, x in obs.items()}
         policy, mask = self.policy, None
         if action_mask is not None:
-            rows = _masks(action_mask, len(next(iter(obs.values()))), self.spec)
+            rows = masks(action_mask, len(next(iter(obs.values()))), self.spec)
             mask = torch.from_numpy(rows).to(self.device)
         if deterministic:
             action = policy.act_greedily(on_device, mask)
@@ -255,6 +260,7 @@ class Agent:
 
     def _set_up_for_prediction(self, config: Config, spec: EnvSpec, verbose: int) -> None:
         self._parts, self._verbose, self.outcome, self._folder = None, verbose, None, None
+        self._learning = False
         self._config, self.spec = config, spec
         self.device = devices.find_device(config.compute.device)
         self._policy = make_policy(spec, config, self.device, config.run.seed)
@@ -267,8 +273,16 @@ class Agent:
             )
         return self._parts
 
+    def _refuse_amid_learning(self, what: str) -> None:
+        if self._learning:
+            raise TrainingError(
+                f"{what}() was called while learn() is under way, by its callback or by another "
+                "thread. Have the callback return False, which ends learn(), and call it after."
+            )
+
     def close(self) -> None:
         """End the environments; the model can still predict."""
+        self._refuse_amid_learning("close")
         if self._parts is not None:
             self._config, self._policy = self._parts.config, self._parts.policy
             self._parts.close()
@@ -355,36 +369,3 @@ def _source(env: EnvLike | None, kwargs: dict[str, Any]) -> tuple[EnvSource, str
     if module != "__main__" and getattr(sys.modules.get(module), name, None) is env:
         return factory, f"{module}:{name}"
     return factory, f"<{name}>"
-
-
-def _masks(given: Any, count: int, spec: EnvSpec) -> np.ndarray:
-    """Action masks [count, M], each with a choice left of each action."""
-    try:
-        rows = np.asarray(given, bool).reshape(count, spec.mask_width)
-    except ValueError as error:
-        raise ConfigError(
-            f"The action mask cannot be read: {error}. It needs {spec.mask_width} entries for each "
-            f"of {count} observations, one for each choice of each action."
-        ) from error
-    columns = np.split(rows, np.cumsum(spec.action.nvec)[:-1], axis=1)
-    if not all(column.any(1).all() for column in columns):
-        raise ConfigError("The action mask allows no action; leave one choice of each action.")
-    return rows
-
-
-def _batched(observation: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bool]:
-    """Host observations [n, ...] by leaf, and whether there was just one."""
-    obs, single = {}, False
-    for leaf, kind in spec.observation.items():
-        if isinstance(observation, Mapping) and leaf not in observation:
-            raise ConfigError(f"The observation has no leaf {leaf!r}; the model was trained on it.")
-        value = np.asarray(observation[leaf] if isinstance(observation, Mapping) else observation)
-        if value.shape == kind.shape:
-            value, single = value[None], True
-        elif value.shape[1:] != kind.shape:
-            raise ConfigError(
-                f"The observation leaf {leaf!r} has shape {value.shape}; the model was trained on "
-                f"{kind.shape}, or a batch of these."
-            )
-        obs[leaf] = np.ascontiguousarray((value - kind.start).astype(kind.dtype))
-    return obs, single

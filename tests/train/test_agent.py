@@ -17,7 +17,7 @@ import stoker
 from stoker import DQN, PPO
 from stoker.collect import gather
 from stoker.collect.overlapped import OverlappedCollector
-from stoker.errors import CheckpointError, ConfigError, EnvError
+from stoker.errors import CheckpointError, ConfigError, EnvError, TrainingError
 from stoker.runs.folder import RunFolder
 from stoker.train.agent import Agent
 from stoker.train.start import resume
@@ -253,6 +253,15 @@ def test_a_callback_stops_training_with_either_false(no: Any) -> None:
     with PPO("MlpPolicy", "tasks:Count", n_steps=16, batch_size=16, pool="inline") as model:
         model.learn(10_000, lambda progress: no)
         assert model.num_timesteps == 16
+
+
+@pytest.mark.parametrize("call", [lambda model: model.learn(16), lambda model: model.close()])
+def test_a_callback_cannot_learn_or_close(call: Any) -> None:
+    with PPO("MlpPolicy", "tasks:Count", n_steps=16, batch_size=16, pool="inline") as model:
+        with pytest.raises(TrainingError, match=r"while learn\(\) is under way.*return False"):
+            model.learn(64, lambda progress: call(model))
+        model.learn(32)
+        assert model.num_timesteps == 32
 
 
 def test_steps_that_are_refused_leave_the_count_as_it_is() -> None:
