@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -187,10 +188,26 @@ class CrewedPool(DirectPool):
 def pickled(make_env: MakeEnvs) -> bytes:
     """How to make environments, for workers."""
     try:
-        return cloudpickle.dumps(make_env)
+        with _script_by_value():
+            return cloudpickle.dumps(make_env)
     except Exception as error:
         raise WorkerError(
             f"The environment cannot be sent to worker processes: {type(error).__name__}: {error}. "
             "Make what cannot be pickled (a lock, a socket, an open file) inside the environment, "
             "or step it in this process (--pool inline)."
         ) from error
+
+
+@contextlib.contextmanager
+def _script_by_value() -> Iterator[None]:
+    """What a script defines goes by value, as workers do not run it; in a process that was spawned,
+    where the script has another name, cloudpickle would send no more than that."""
+    script = sys.modules.get("__mp_main__")
+    if script is None or script.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(script)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(script)

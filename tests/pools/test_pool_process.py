@@ -364,6 +364,42 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     ]
 
 
+def test_a_script_whose_process_was_spawned(tmp_path: Path) -> None:
+    """There what it defines is of a module of another name, which workers have not either."""
+    script = tmp_path / "train_me.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing
+            import gymnasium, numpy as np
+
+            class Mine(gymnasium.Env):
+                observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+                action_space = gymnasium.spaces.Discrete(2)
+                def reset(self, seed=None, options=None):
+                    return np.zeros(1, np.float32), {}
+                def step(self, action):
+                    return np.array([action], np.float32), 1.0, False, False, {}
+
+            def work():
+                from stoker.pools.process import ProcessPool
+                from stoker.pools.spaces import describe_env
+                with ProcessPool(Mine, describe_env("mine", Mine(), {}), 2, 2) as pool:
+                    pool.reset(0)
+                    print(pool.step(np.array([[0], [1]])).obs["obs"].ravel().tolist(), flush=True)
+
+            if __name__ == "__main__":
+                process = multiprocessing.get_context("spawn").Process(target=work)
+                process.start()
+                process.join()
+            """
+        )
+    )
+    words = [sys.executable, str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["[0.0, 1.0]"], done.stderr
+
+
 def test_a_pool_that_is_forgotten_takes_its_workers_along() -> None:
     """Its memory goes to the next pool, which they would disturb."""
     pool = ProcessPool(Counter, spec_of(Counter()), 4, 2)
