@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from stoker.pools.actions import ActionDecoder
 from stoker.pools.draws import TensorRng, key_of
 from stoker.pools.tensor import Blamed
+from stoker.pools.values import limits, rule
 from stoker.types import (
     PLAIN,
     DeviceObs,
@@ -62,18 +64,23 @@ class Findings(NamedTuple):
     breaks: list[str]
 
 
-def check_tensor_env(env: TensorEnv, spec: EnvSpec, device: torch.device) -> Findings:
+def check_tensor_env(
+    env: TensorEnv, spec: EnvSpec, device: torch.device, check_bounds: bool = True
+) -> Findings:
     """Take a few steps and look. What the environment itself raises is raised on."""
     looks, decode = _Looks(), ActionDecoder(spec.action, device)
+    walk = _walk(Blamed(env, spec.name), spec, decode, device, check_bounds)
     with torch.no_grad(), looks:
-        first = next(
-            _walk(Blamed(env, spec.name), spec, decode, device), None
-        )  # the next would be of the same fault
+        first = next(walk, None)  # the next would be of the same fault
     return Findings([] if first is None else [first], list(looks.found))
 
 
 def _walk(
-    env: TensorEnv, spec: EnvSpec, decode: ActionDecoder, device: torch.device
+    env: TensorEnv,
+    spec: EnvSpec,
+    decode: ActionDecoder,
+    device: torch.device,
+    check_bounds: bool,
 ) -> Iterator[str]:
     ids = torch.arange(_ROWS, device=device)
     keys = key_of(ids * 0)
@@ -87,7 +94,7 @@ def _walk(
     kinds = {name: (value.shape, value.dtype) for name, value in state.items()}
     for step in range(1, _STEPS):
         before = {name: value.clone() for name, value in state.items()}
-        yield from _seen_problems(_by_leaf(env.observe(state)), spec, device)
+        yield from _seen_problems(_by_leaf(env.observe(state)), spec, device, check_bounds)
         yield from _changes(before, state, "observe")
         action = decode(_some_actions(spec, step, device))
         led_to = env.step(state, action, rng(step))
@@ -165,25 +172,33 @@ def _state_problems(state: Any, rows: int, device: torch.device, of: str) -> Ite
             yield f"state[{name!r}] of {of} is of bfloat16, which is not saved; use float32."
 
 
-def _seen_problems(seen: Any, spec: EnvSpec, device: torch.device) -> Iterator[str]:
+def _seen_problems(
+    seen: Any, spec: EnvSpec, device: torch.device, check_bounds: bool
+) -> Iterator[str]:
     if not isinstance(seen, Mapping) or set(seen) != set(spec.observation):
         names = list(seen) if isinstance(seen, Mapping) else _kind(seen)
         yield f"observe gives {names}; the observation space has {list(spec.observation)}."
         return
     for leaf, expected in spec.observation.items():
         what = "What observe gives" + ("" if leaf == PLAIN else f" as {leaf!r}")
-        yield from _value_problems(seen[leaf], expected, device, what)
+        yield from _value_problems(seen[leaf], expected, device, what, check_bounds)
 
 
 def _value_problems(
-    value: Tensor, expected: LeafSpec, device: torch.device, what: str
+    value: Tensor, expected: LeafSpec, device: torch.device, what: str, check_bounds: bool
 ) -> Iterator[str]:
     yield from _tensor_problems(value, (_ROWS, *expected.shape), expected.dtype, device, what)
     first, last = expected.start, expected.start + expected.n
     with _unseen():
         seen = value.cpu()
-        if expected.kind == "vector" and not bool(seen.isfinite().all()):
-            yield f"{what} holds NaN or infinity."
+        if expected.kind == "vector":
+            low, high = limits(expected, check_bounds)
+            held = seen.numpy()
+            if not np.isfinite(held).all():
+                yield f"{what} holds NaN or infinity."
+            elif not ((held >= low) & (held <= high)).all():
+                found = f"it goes from {held.min():.6g} to {held.max():.6g}"
+                yield f"{what} is not {rule(expected, held)}: {found}."
         if expected.kind == "discrete" and not bool(((seen >= first) & (seen < last)).all()):
             yield f"{what} holds categories that are not from {first} to {last - 1}."
 

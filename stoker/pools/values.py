@@ -26,7 +26,7 @@ class ValueCheck:
     def __init__(self, rows: Rows, check_bounds: bool = True) -> None:
         self._rows = rows
         self._leaves = {
-            leaf: (kind, *_limits(kind, check_bounds))
+            leaf: (kind, *limits(kind, check_bounds))
             for leaf, kind in rows.spec.observation.items()
             if kind.kind != "image"
         }
@@ -77,12 +77,12 @@ class ValueCheck:
         for leaf, (kind, low, high) in self._leaves.items():
             values, last = batch.obs[leaf], batch.final_obs[leaf][over]
             good = (values >= low) & (values <= high)
-            name, rule = f"observation {leaf}", _rule(kind, values)
-            for row, sentence in _describe(name, rule, values, good, ids, kind.start):
+            name, wanted = f"observation {leaf}", rule(kind, values)
+            for row, sentence in _describe(name, wanted, values, good, ids, kind.start):
                 yield row, sentence, True
             good = (last >= low) & (last <= high)
-            name, rule = f"final observation {leaf}", _rule(kind, last)
-            for row, sentence in _describe(name, rule, last, good, ids[over], kind.start):
+            name, wanted = f"final observation {leaf}", rule(kind, last)
+            for row, sentence in _describe(name, wanted, last, good, ids[over], kind.start):
                 yield int(over[row]), sentence, False
 
 
@@ -91,7 +91,7 @@ def _all(good: np.ndarray) -> bool:
     return 0 not in good.tobytes()
 
 
-def _limits(kind: LeafSpec, check_bounds: bool) -> tuple[Any, Any]:
+def limits(kind: LeafSpec, check_bounds: bool) -> tuple[Any, Any]:
     """The least and the largest that a leaf may hold, as scalars or arrays of its shape."""
     if kind.kind == "discrete":
         return 0, kind.n - 1
@@ -109,7 +109,7 @@ def _limit(bounds: tuple[float, ...], shape: tuple[int, ...], side: float) -> An
     return limit[0] if limit.size == 1 else limit.reshape(shape)
 
 
-def _rule(kind: LeafSpec, values: np.ndarray) -> str:
+def rule(kind: LeafSpec, values: np.ndarray) -> str:
     """What the values of a leaf should be; of several rules, the first that some do not keep."""
     if kind.kind == "discrete":
         return f"between {kind.start} and {kind.start + kind.n - 1}"
@@ -123,12 +123,17 @@ def _rule(kind: LeafSpec, values: np.ndarray) -> str:
 
 
 def _describe(
-    name: str, rule: str, values: np.ndarray, good: np.ndarray, env_ids: np.ndarray, start: int = 0
+    name: str,
+    wanted: str,
+    values: np.ndarray,
+    good: np.ndarray,
+    env_ids: np.ndarray,
+    start: int = 0,
 ) -> Iterator[tuple[int, str]]:
     for row in np.flatnonzero(~good.all(axis=tuple(range(1, good.ndim)))).tolist():
         yield (
             row,
-            f"Environment {env_ids[row]} returned {_a(name)} that is not {rule}: "
+            f"Environment {env_ids[row]} returned {_a(name)} that is not {wanted}: "
             f"{np.array2string(np.asarray(values[row] + start), threshold=12)}. Mend it, or clip "
             "it in a wrapper.",
         )

@@ -38,7 +38,7 @@ def open_on_device(
         why = f"{pool.n_envs:,} environments that live on the device and step there by themselves"
         return pool, config, [Decision("pool", "on the device", why)]
     spec = describe_tensor_env(name, made)
-    breaks = _check_tensors(made, spec, device)
+    breaks = _check_tensors(made, spec, device, config.env.check_bounds)
     check_crowd(made, config, spec, device)  # first, as it names the largest population that fits
     check_fit(config, spec, device, elsewhere=False)
     n_envs = config.env.n_envs * config.run.population
@@ -69,9 +69,11 @@ def _check_settings(config: Config, name: str) -> None:
         )
 
 
-def _check_tensors(env: TensorEnv, spec: EnvSpec, device: torch.device) -> list[str]:
+def _check_tensors(
+    env: TensorEnv, spec: EnvSpec, device: torch.device, check_bounds: bool
+) -> list[str]:
     """Refuse what would give wrong results; warn of what makes it slow, and give it back."""
-    found = check_tensor_env(env, spec, device)
+    found = check_tensor_env(env, spec, device, check_bounds)
     if found.wrong:
         raise ConfigError([f"{spec.name}: {problem}" for problem in found.wrong])
     for problem in found.breaks:

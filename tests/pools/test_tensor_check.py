@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -146,6 +147,23 @@ def test_observations_that_are_not_what_the_space_says(seen: Any, expected: str)
 
     (sentence,) = findings(Wrong()).wrong
     assert expected in sentence
+
+
+def test_bounds_are_those_of_the_space_unless_they_are_left_alone() -> None:
+    class Wide(Ladder):
+        observation_space = spaces.Box(-0.5, 0.5, (3,), np.float32)
+
+    class Rounded(Ladder):
+        observation_space = spaces.Box(-3.0, 1.0 - 1e-6, (3,), np.float32)
+
+        def observe(self, state: TensorState) -> torch.Tensor:
+            return super().observe(state).clamp(max=1.0)
+
+    (sentence,) = findings(Wide()).wrong
+    assert "is not within the bounds of its space, -0.5 to 0.5: it goes from" in sentence
+    spec = describe_tensor_env("wide", Wide())
+    assert check_tensor_env(Wide(), spec, CPU, check_bounds=False).wrong == []
+    assert findings(Rounded()).wrong == []
 
 
 def test_linear_dynamics_are_nobody_elses_business() -> None:
