@@ -1,8 +1,8 @@
 """TensorBoard's file of scalars.
 
 Its records are TensorBoard's own, by its protobuf classes; a length and two checksums go around
-each. TensorBoard's writer does as much in a thread of its own, which dies of the first error; to
-import it takes a tenth of a second, and a log of 45 metrics 0.8 ms of processor time for 0.2 ms.
+each. TensorBoard's writer does as much in a thread of its own, which dies of the first error. To
+import it takes a tenth of a second, and a log of 45 metrics 0.8 ms of processor time, here 0.1 ms.
 """
 
 from __future__ import annotations
