@@ -51,10 +51,7 @@ _BREAKS = {
 }
 
 _unseen = torch._C.DisableTorchFunction
-"""A block in which our own looks at values are not taken for the environment's.
-
-They are on the host: each kind of look would have a GPU load a kernel that nobody else needs.
-"""
+"""A block in which our own looks at values are not taken for the environment's."""
 
 
 class Findings(NamedTuple):
@@ -139,7 +136,8 @@ def _changes(before: TensorState, now: TensorState, by: str) -> Iterator[str]:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Bit for bit, where NaN is NaN."""
+    """Bit for bit, where NaN is NaN. As all looks at values it is on the host: each kind of look
+    would have a GPU load a kernel that nobody else needs."""
     with _unseen():
         return torch.allclose(one.cpu(), other.cpu(), rtol=0, atol=0, equal_nan=True)
 

@@ -24,15 +24,21 @@ class GrowingFile(ABC):
         self._file: io.FileIO | None = None
         self._end = 0  # where the last whole piece ends
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a piece in it, as far as that is known."""
+        return self._end > 0
+
     def append(self, piece: bytes) -> None:
         try:
             file = self._opened()
-            written = piece if self._end else self._head() + piece
+            whole = piece if self._end else self._head() + piece
             file.truncate(self._end)
             file.seek(self._end)
-            if file.write(written) < len(written):
+            if file.write(whole) < len(whole):
+                file.truncate(self._end)  # or who reads along glues what comes next to the part
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._end += len(written)
+            self._end += len(whole)
             self.trouble = None
         except OSError as error:
             self._note(error)

@@ -48,9 +48,7 @@ class Recorder:
     def truncate_after(self, step: int) -> None:
         """Drop what was recorded past environment step `step`, and a torn last line: the run goes
         on from there and will record it anew. TensorBoard is told to forget it too."""
-        self._lines.keep_while(
-            lambda line: _step_of(line) <= step
-        )  # steps only grow along the file
+        self._lines.keep_while(lambda line: _step_of(line) <= step)  # they only grow along it
         self._events.forget_after(step)
         self._warn_once()
 
