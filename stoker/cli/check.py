@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stoker.cli.flags import parse
+from stoker.cli.output import clean_output
 from stoker.config.written import COUNT, MAPPING
 from stoker.errors import ConfigError
 from stoker.runs.strict_json import dumps
@@ -46,13 +47,14 @@ def check(arguments: list[str]) -> int:
     from stoker.train.devices import find_device
 
     factory, device = EnvFactory(given.env, given.env_kwargs), find_device(given.device)
-    made = factory.make(num_envs=given.n_envs, device=str(device))
-    if is_device_vector(made):
-        found = _on_device(made, given, device)
-    elif isinstance(made, gymnasium.Env):
-        found = _ordinary(made, given)
-    else:
-        found = _tensors(made, given, device)
+    with clean_output(given.json):
+        made = factory.make(num_envs=given.n_envs, device=str(device))
+        if is_device_vector(made):
+            found = _on_device(made, given, device)
+        elif isinstance(made, gymnasium.Env):
+            found = _ordinary(made, given)
+        else:
+            found = _tensors(made, given, device)
     if given.json:
         print(dumps({"env": given.env, **found}))
     else:

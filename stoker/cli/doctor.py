@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.cli.figures import duration
-from stoker.cli.train import clean_output, parse_train, refuse_all_but_ppo
+from stoker.cli.output import clean_output
+from stoker.cli.train import parse_train, refuse_all_but_ppo
 from stoker.runs.strict_json import dumps
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from stoker.cli.figures import duration, figure
 from stoker.cli.flags import find_run, parse
+from stoker.cli.output import clean_output
 from stoker.config.numbers import counted
 from stoker.config.presets import PRESETS
 from stoker.config.written import COUNT
@@ -129,15 +130,16 @@ def evaluate(arguments: list[str]) -> int:
     if given.episodes < 1:
         raise ConfigError(f"episodes is {given.episodes}; it must be 1 or more.")
     path = find_run(given.run, given.runs_dir)
-    checkpoint, agent, report = evaluate_run(
-        path,
-        episodes=given.episodes,
-        checkpoint=given.checkpoint,
-        agent=given.agent,
-        seed=given.seed,
-        device=given.device,
-        deterministic=not given.stochastic,
-    )
+    with clean_output(given.json):
+        checkpoint, agent, report = evaluate_run(
+            path,
+            episodes=given.episodes,
+            checkpoint=given.checkpoint,
+            agent=given.agent,
+            seed=given.seed,
+            device=given.device,
+            deterministic=not given.stochastic,
+        )
     if given.json:
         rows: dict[str, Any] = {
             "run": str(path),

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from stoker.cli.flags import parse
-from stoker.cli.train import clean_output, config_of, named_in, spelled_out, with_algorithm
+from stoker.cli.output import clean_output
+from stoker.cli.train import config_of, named_in, spelled_out, with_algorithm
 from stoker.config.algorithms import DQNSettings, LearningSettings
 from stoker.config.load import base_config, finish, overlay
 from stoker.config.schema import (

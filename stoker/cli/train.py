@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import tyro
 
 from stoker.cli.flags import find_run, parse
+from stoker.cli.output import clean_output
 from stoker.cli.screen import make_audience, outcome_json
 from stoker.config.algorithms import LearningSettings
 from stoker.config.load import FindTuned, finish, layers
@@ -195,22 +195,6 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-@contextmanager
-def clean_output(as_json: bool) -> Iterator[TextIO | None]:
-    """Where to write JSON, if asked for; what environments print goes to standard error then."""
-    if not as_json:
-        yield None
-        return
-    sys.stdout.flush()
-    with open(os.dup(1), "w") as answer:
-        os.dup2(2, 1)
-        try:
-            yield answer
-        finally:
-            sys.stdout.flush()
-            os.dup2(answer.fileno(), 1)
 
 
 def _leave(outcome: Outcome, answer: TextIO | None) -> int:

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stoker.cli.train import TrainArguments, clean_output, parse_train, refuse_all_but_ppo
+from stoker.cli.output import clean_output
+from stoker.cli.train import TrainArguments, parse_train, refuse_all_but_ppo
 from stoker.errors import ConfigError, StokerError
 from stoker.runs.strict_json import dumps
 

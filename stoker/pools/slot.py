@@ -170,9 +170,12 @@ class Slot:
         try:
             over = terminated or truncated
             if over or not self._ordinary:
-                self._flag(bool(terminated), bool(truncated))
+                ends = (terminated, truncated)
+                self._flag(*(self._truth(end, action) for end in ends))
             if self._has_extras:
-                self._write_metrics(info)
+                self._write_metrics(info, action)
+        except EnvError:
+            raise
         except Exception as error:
             raise blame(self.index, "step", error, self._episode_seed, action) from error
         if over:
@@ -187,7 +190,7 @@ class Slot:
                 self._write(self.rows.obs, obs, action)
         else:
             self._write(self.rows.obs, obs, action)
-        if self._has_extras:
+        if info or self._has_extras:
             self._write_mask(info, action)
 
     def action(self) -> Any:
@@ -344,12 +347,32 @@ class Slot:
                 )
             array[row] = value - expected.start if expected.start else value
 
-    def _write_metrics(self, info: Mapping[str, Any]) -> None:
-        for name, values in self.rows.metrics.items():
-            values[self.index] = info.get("metrics", {}).get(name, np.nan)
+    def _truth(self, end: Any, action: Any) -> bool:
+        """Whether an episode ends, which only what is True or False, or 1 or 0, can say."""
+        if isinstance(end, (bool, np.bool_)) or (
+            np.ndim(end) == 0 and np.asarray(end).dtype.kind in "biu"
+        ):
+            return bool(end)
+        found = f"{end!r} ({type(end).__name__}) for terminated or truncated"
+        raise self._refuse(found, "Each is True or False.", action)
+
+    def _write_metrics(self, info: Mapping[str, Any], action: Any) -> None:
+        given = info.get("metrics", {})
+        try:
+            for name, values in self.rows.metrics.items():
+                values[self.index] = given.get(name, np.nan)
+        except (AttributeError, TypeError, ValueError) as error:
+            found = f"info['metrics'] = {given!r}"
+            raise self._refuse(found, "It is a dict of numbers, by name.", action) from error
 
     def _write_mask(self, info: Mapping[str, Any], action: Any = None) -> None:
         if self.rows.action_mask is None:
+            if "action_mask" in info:
+                raise self._bad_value(
+                    f"Environment {self.index} gives info['action_mask'] now but did not at its "
+                    "first reset, so it was not asked for; give it in every reset and step.",
+                    action,
+                )
             return
         if "action_mask" not in info:
             raise self._bad_value(
@@ -366,7 +389,11 @@ class Slot:
     def _number(self, reward: Any, action: Any) -> Any:
         """A reward that is no float, as a number; text, None and the like are refused."""
         if isinstance(reward, numbers.Real):
-            return float(reward)
+            try:
+                return float(reward)
+            except OverflowError as error:
+                found = f"a reward of {type(reward).__name__} that is larger than any float"
+                raise self._refuse(found, "A reward is one real number.", action) from error
         if hasattr(reward, "__array__"):
             try:
                 value = np.asarray(reward)

@@ -12,11 +12,15 @@ from gymnasium import spaces
 from stoker.errors import EnvError, SpaceError
 from stoker.types import PLAIN, ActionSpec, EnvSpec, LeafSpec
 
+_MOST_CATEGORIES = 10_000_000
+
 
 def describe(
     name: str, observation: Any, action: Any, first_info: dict[str, Any], metric_names: Any = ()
 ) -> EnvSpec:
     """The spec of an environment with these spaces, whose first reset gave `first_info`."""
+    if isinstance(observation, spaces.Dict):
+        _check_keys(observation)
     leaves = (
         {key: _leaf(space, f"observation[{key!r}]") for key, space in observation.items()}
         if isinstance(observation, spaces.Dict)
@@ -78,8 +82,28 @@ def _names(given: Any) -> tuple[str, ...]:
     return names
 
 
+def _check_keys(observation: spaces.Dict) -> None:
+    odd = [key for key in observation.spaces if not isinstance(key, str)]
+    if odd:
+        raise SpaceError(
+            f"The observation space has the key {odd[0]!r} ({type(odd[0]).__name__}); name its "
+            "entries by text, as checkpoints keep them."
+        )
+
+
+def _refuse_too_many(n: int, where: str, space: Any) -> None:
+    if n > _MOST_CATEGORIES:
+        raise SpaceError(
+            f"{where} is {space}: {n:,} categories, of which a network would need a number each; "
+            f"{_MOST_CATEGORIES:,} are the most. Say the same in several numbers."
+        )
+
+
 def _leaf(space: Any, where: str) -> LeafSpec:
+    if isinstance(space, spaces.Box) and 0 in space.shape:
+        raise SpaceError(f"{where} is {space}, which holds nothing; give the policy something.")
     if isinstance(space, spaces.Discrete):
+        _refuse_too_many(int(space.n), where, space)
         return LeafSpec("discrete", (), "int64", n=int(space.n), start=int(space.start))
     if isinstance(space, spaces.Box):
         if space.dtype == np.uint8 and len(space.shape) in (2, 3):
@@ -116,6 +140,9 @@ def _bound(values: np.ndarray) -> tuple[float, ...]:
 
 
 def _action(space: Any) -> ActionSpec:
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        most = int(np.max(getattr(space, "nvec", getattr(space, "n", 0)), initial=0))
+        _refuse_too_many(most, "The action space", space)
     if isinstance(space, spaces.Discrete):
         return ActionSpec("discrete", (), "int64", (int(space.n),), (int(space.start),))
     if isinstance(space, spaces.MultiDiscrete):

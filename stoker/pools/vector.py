@@ -8,8 +8,9 @@ import numpy as np
 from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from stoker.errors import ConfigError
+from stoker.errors import BadValueError, ConfigError, EnvError
 from stoker.pools.base import BasePool
+from stoker.pools.blame import API, sketch
 from stoker.pools.rows import Rows
 from stoker.pools.spaces import describe
 from stoker.pools.values import ValueCheck, read_mask
@@ -74,9 +75,15 @@ class VectorPool(BasePool):
         self, at_least: int, among: slice | None = None, patience: float | None = None
     ) -> StepBatch:
         rows = self._rows
-        obs, reward, terminated, truncated, info = self._envs.step(rows.action.copy())
-        rows.reward[:], rows.terminated[:] = reward, terminated
-        rows.truncated[:] = np.asarray(truncated, bool) & ~rows.terminated
+        returned = self._envs.step(rows.action.copy())
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            raise EnvError(
+                f"{self.spec.name} returned {sketch(returned)} from step(). {API['step']}"
+            )
+        obs, reward, terminated, truncated, info = returned
+        rows.reward[:] = self._each("reward", reward)
+        rows.terminated[:] = self._each("terminated", terminated)
+        rows.truncated[:] = self._each("truncated", truncated).astype(bool) & ~rows.terminated
         rows.valid[:] = ~self._reset_next
         ended = rows.terminated | rows.truncated
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -93,7 +100,12 @@ class VectorPool(BasePool):
     def _end_episodes(self, ended: np.ndarray, obs: Any, info: Any) -> tuple[Any, Any]:
         """Note the final observations; the observation and info to go on with."""
         if self._mode is AutoresetMode.SAME_STEP:
-            finals = info["final_obs"]
+            finals = info.get("final_obs")
+            if finals is None:
+                raise EnvError(
+                    f"{self.spec.name} ended an episode in the auto-reset mode same-step without "
+                    "info['final_obs']: give the last observation of each that ended there."
+                )
             for row in np.flatnonzero(ended).tolist():
                 self._write(self._rows.final_obs, _row_of(finals, row), row)
             return obs, info
@@ -106,7 +118,23 @@ class VectorPool(BasePool):
     def _write(self, into: HostObs, obs: Any, row: Any = slice(None)) -> None:
         for leaf, kind in self.spec.observation.items():
             value = np.asarray(obs if self._plain else obs[leaf])
+            expected = into[leaf][row].shape
+            if value.shape != expected:  # which NumPy would stretch over all of them
+                raise BadValueError(
+                    f"{self.spec.name} returned the observation leaf {leaf!r} with shape "
+                    f"{value.shape}; expected {expected}, a row for each environment."
+                )
             into[leaf][row] = value - kind.start if kind.start else value
+
+    def _each(self, what: str, given: Any) -> np.ndarray:
+        """One number or flag for each environment."""
+        values = np.asarray(given)
+        if values.shape != (self.n_envs,):
+            raise BadValueError(
+                f"{self.spec.name} returned {what} with shape {values.shape}; expected "
+                f"({self.n_envs},), one for each environment."
+            )
+        return values
 
     def _write_mask(self, info: Any, rows: Any = True) -> None:
         """Note the masks that came, of `rows`; who resets next ignores its action and its mask."""

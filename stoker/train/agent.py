@@ -77,8 +77,14 @@ class Agent:
             raise ConfigError(
                 f"{', '.join(twice)} is given twice, once in policy_kwargs; keep one."
             )
-        settings |= {"device": device, **described}
-        settings |= {"algo": self.algo}
+        if settings.get("algo", self.algo) != self.algo:
+            raise ConfigError(
+                f"algo is {settings['algo']!r}, and {type(self).__name__} is {self.algo}; "
+                f"use one of {', '.join(f'stoker.{kind.__name__}' for kind in _KINDS.values())}."
+            )
+        settings |= {"device": device, "algo": self.algo, **described}
+        if isinstance(env, VectorEnv):  # which decides, so sizes are worked out with as many
+            settings.setdefault("n_envs", env.num_envs)
         source, name = _source(env, settings.get("env_kwargs", {}))
         config = resolve_here({**settings, "env": name}, preset=preset)
         self._set_up(build(config, source), verbose)

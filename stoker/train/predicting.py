@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import ConfigError
-from stoker.types import EnvSpec
+from stoker.types import EnvSpec, LeafSpec
 
 
 def masks(given: Any, count: int, spec: EnvSpec) -> np.ndarray:
@@ -28,17 +28,54 @@ def masks(given: Any, count: int, spec: EnvSpec) -> np.ndarray:
 
 def batched(observation: Any, spec: EnvSpec) -> tuple[dict[str, np.ndarray], bool]:
     """Host observations [n, ...] by leaf, and whether there was just one."""
+    if (
+        isinstance(observation, tuple)
+        and len(observation) == 2
+        and isinstance(observation[1], dict)
+    ):
+        raise ConfigError(
+            "The observation is a pair of which the second is a dict, as reset() gives it: "
+            "(observation, info). Give predict the first."
+        )
     obs, single = {}, False
     for leaf, kind in spec.observation.items():
         if isinstance(observation, Mapping) and leaf not in observation:
             raise ConfigError(f"The observation has no leaf {leaf!r}; the model was trained on it.")
-        value = np.asarray(observation[leaf] if isinstance(observation, Mapping) else observation)
+        given = observation[leaf] if isinstance(observation, Mapping) else observation
+        value = _as_array(given, leaf, kind)
         if value.shape == kind.shape:
             value, single = value[None], True
-        elif value.shape[1:] != kind.shape:
+        elif value.shape[1:] != kind.shape or not len(value):
             raise ConfigError(
                 f"The observation leaf {leaf!r} has shape {value.shape}; the model was trained on "
                 f"{kind.shape}, or a batch of these."
             )
         obs[leaf] = np.ascontiguousarray((value - kind.start).astype(kind.dtype))
+    if len({len(value) for value in obs.values()}) > 1:
+        counts = ", ".join(f"{leaf!r} {len(value)}" for leaf, value in obs.items())
+        raise ConfigError(f"The observation's leaves have several numbers of rows: {counts}.")
     return obs, single
+
+
+def _as_array(given: Any, leaf: str, kind: LeafSpec) -> np.ndarray:
+    """Numbers that the leaf may hold, of whatever shape."""
+    try:
+        value = np.asarray(given)
+    except ValueError as error:
+        raise ConfigError(f"The observation leaf {leaf!r} cannot be read: {error}.") from error
+    whole = kind.kind != "vector"
+    if value.dtype.kind not in ("biu" if whole else "biuf"):
+        raise ConfigError(
+            f"The observation leaf {leaf!r} is of {value.dtype}; the model was trained on "
+            f"{'whole numbers' if whole else 'numbers'}, {kind.dtype}."
+        )
+    first = kind.start if kind.kind == "discrete" else 0
+    last = first + kind.n - 1 if kind.kind == "discrete" else 255
+    if whole and value.size and not (value.min() >= first and value.max() <= last):
+        raise ConfigError(
+            f"The observation leaf {leaf!r} goes from {value.min()} to {value.max()}; the model "
+            f"was trained on {first} to {last}."
+        )
+    if not np.isfinite(value).all():
+        raise ConfigError(f"The observation leaf {leaf!r} holds NaN or infinity.")
+    return value

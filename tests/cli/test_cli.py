@@ -252,6 +252,13 @@ def test_what_an_environment_prints_does_not_stand_in_the_json(stoker: Run) -> N
         assert ended.returncode == 0, ended.stderr
         assert json.loads(ended.stdout)["env_steps"] == 256
         assert "hello from the environment" in ended.stderr
+    words = "train --env tasks:Talking --timesteps 64 --device cpu --run-name talk --json"
+    assert stoker(*words.split()).returncode == 0
+    for words in ("eval talk --episodes 2 --device cpu --json", "check tasks:Talking --json"):
+        looked = stoker(*words.split())
+        assert looked.returncode == 0, looked.stderr
+        assert isinstance(json.loads(looked.stdout), dict)
+        assert "hello from the environment" in looked.stderr
 
 
 def test_the_exit_code_tells_whether_the_required_reward_was_reached(stoker: Run) -> None:

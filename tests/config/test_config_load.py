@@ -237,6 +237,12 @@ def test_broken_yaml_is_a_config_error(broken: str, write: Any) -> None:
     assert "settings.yaml cannot be used: " in problem
 
 
+@pytest.mark.parametrize("text", ["gamma: 0.9\ngamma: 0.1", "env_kwargs: {a: 1, a: 2}"])
+def test_a_name_that_is_given_twice(text: str, write: Any) -> None:
+    (problem,) = refused({}, file=write(text))
+    assert "twice; keep one" in problem
+
+
 @pytest.mark.parametrize("text", ["", "just words", "- n_envs", "1: 2"])
 def test_a_file_without_settings_by_name(text: str, write: Any) -> None:
     (problem,) = refused({}, file=write(text))

@@ -95,6 +95,7 @@ def faulty(**returned: Any) -> type[Counter]:
     class Faulty(Counter):
         observation_space = returned.get("space", Counter.observation_space)
         action_space = returned.get("actions", Counter.action_space)
+        metric_names = returned.get("names", ())
 
         def look(self) -> Any:
             return returned.get("obs") if self.t == 2 and "obs" in returned else returned["good"]
@@ -148,6 +149,10 @@ MASK = {"action_mask": [1, 1, 1]}
         ({"first": MASK, "info": {"action_mask": [1, 1]}}, "2 entries"),
         ({"first": MASK, "info": {"action_mask": [1]}}, "1 entries"),
         ({"first": MASK, "info": {}}, "before but not now"),
+        ({"info": MASK}, "gives info['action_mask'] now but did not at its first reset"),
+        ({"reward": 10**400}, "a reward of int that is larger than any float"),
+        ({"names": ("a",), "info": {"metrics": 3}}, "info['metrics'] = 3"),
+        ({"names": ("a",), "info": {"metrics": {"a": "x"}}}, "It is a dict of numbers, by name."),
         (
             {
                 "actions": spaces.MultiDiscrete([1, 2]),
@@ -170,6 +175,33 @@ def test_a_fault_is_an_error_at_its_first_occurrence(fault: dict[str, Any], said
         pool.step(actions)
     assert "Environment 0" in str(caught.value)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [2, 3])
+@pytest.mark.parametrize("end", ["False", "yes", [True], 0.5, np.array([1, 0])])
+def test_ends_of_episodes_are_truth_values(place: int, end: Any) -> None:
+    class Vague(Counter):
+        def step(self, action: Any) -> Any:
+            returned = list(super().step(action))
+            returned[place] = end
+            return tuple(returned)
+
+    pool = pool_of(Vague)
+    pool.reset(seed=0)
+    with pytest.raises(EnvError, match=r"Environment 0"):
+        pool.step(act(0))
+
+
+@pytest.mark.parametrize("end", [True, np.True_, 1, np.int8(1), np.array(True)])
+def test_what_says_that_an_episode_ends(end: Any) -> None:
+    class Sure(Counter):
+        def step(self, action: Any) -> Any:
+            obs, reward, _, _, info = super().step(action)
+            return obs, reward, end, False, info
+
+    pool = pool_of(Sure)
+    pool.reset(seed=0)
+    assert pool.step(act(0)).terminated.tolist() == [True]
 
 
 @pytest.mark.parametrize("ends", [(True, False), (False, True)])

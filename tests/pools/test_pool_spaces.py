@@ -260,3 +260,18 @@ def test_a_mask_of_another_shape_is_refused(mask: Any) -> None:
     seen, actions = spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([3, 4])
     with pytest.raises(SpaceError, match="needs 7 entries in a row"):
         describe("x", seen, actions, {"action_mask": mask})
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "said"),
+    [
+        (spaces.Dict({1: BOX}), CHOICE, "has the key 1 (int); name its entries by text"),
+        (spaces.Box(-1, 1, (0,)), CHOICE, "(0,), float32), which holds nothing"),
+        (spaces.Dict({"a": spaces.Box(-1, 1, (2, 0))}), CHOICE, "which holds nothing"),
+        (spaces.Discrete(2**40), CHOICE, "observation is Discrete(1099511627776)"),
+        (BOX, spaces.Discrete(2**40), "The action space is Discrete(1099511627776)"),
+        (BOX, spaces.MultiDiscrete([2, 2**40]), "1,099,511,627,776 categories"),
+    ],
+)
+def test_what_no_network_can_take(observation: Any, action: Any, said: str) -> None:
+    assert said in refusal(observation, action)

@@ -198,3 +198,44 @@ def test_a_space_that_cannot_be_trained_on_is_refused() -> None:
     envs: VectorEnv[Any, Any, Any] = SyncVectorEnv([Texter])
     with pytest.raises(SpaceError, match="Text"):
         VectorPool(envs, "texter")
+
+
+class Vague(VectorEnv[Any, Any, Any]):
+    """Three environments, one of whose answers is `wrong`."""
+
+    num_envs, metadata = 3, {"autoreset_mode": AutoresetMode.SAME_STEP}
+    single_observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    single_action_space = spaces.Discrete(2)
+
+    def __init__(self, **wrong: Any) -> None:
+        self.wrong = wrong
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((3, 2), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        if "all" in self.wrong:
+            return self.wrong["all"]
+        told = {"obs": np.zeros((3, 2), np.float32), "reward": np.zeros(3)}
+        told |= {"terminated": np.zeros(3, bool), "truncated": np.zeros(3, bool)}
+        return (*(told | self.wrong).values(), {})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"obs": np.zeros(2, np.float32)}, r"leaf 'obs' with shape \(2,\); expected \(3, 2\)"),
+        ({"obs": np.zeros((1, 2), np.float32)}, r"with shape \(1, 2\); expected \(3, 2\)"),
+        ({"reward": 1.0}, r"returned reward with shape \(\); expected \(3,\)"),
+        ({"reward": np.zeros(1)}, r"returned reward with shape \(1,\)"),
+        ({"terminated": False}, r"returned terminated with shape \(\)"),
+        ({"truncated": np.zeros(2, bool)}, r"returned truncated with shape \(2,\)"),
+        ({"terminated": np.ones(3, bool)}, r"same-step without info\['final_obs'\]"),
+        ({"all": (1, 2, 3, 4)}, r"returned 4 values .* from step\(\). Gymnasium expects"),
+    ],
+)
+def test_an_answer_for_fewer_is_not_stretched_over_all(wrong: dict[str, Any], said: str) -> None:
+    pool = VectorPool(Vague(**wrong), "vague")
+    pool.reset(seed=0)
+    with pytest.raises(EnvError, match=said):
+        pool.step(act(0, 0, 0))
