@@ -17,8 +17,9 @@ import numpy as np
 from stoker.config.numbers import counted
 from stoker.errors import EnvError, EpisodeCutError
 from stoker.pools.awaited import as_blocking, is_async
+from stoker.pools.returned import reset_env
 from stoker.pools.rows import Rows
-from stoker.pools.slot import Slot, episode_seed, reset_env
+from stoker.pools.slot import Slot, episode_seed
 from stoker.pools.spaces import ActionCodec, describe_env
 from stoker.pools.worker import Waits
 from stoker.types import EnvSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import numbers
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from stoker.errors import BadValueError, EnvError, EpisodeCutError, MissingAttributeError
 from stoker.pools.awaited import RAISED, as_blocking
 from stoker.pools.blame import API, CHECK, blame, circumstances, refusal, sketch
+from stoker.pools.returned import UnreadableError, number, reset_env, truth
 from stoker.pools.rows import Infos, Rows
 from stoker.pools.spaces import describe
 from stoker.pools.values import read_mask
@@ -124,7 +124,7 @@ class Slot:
         self._seed, self.to_renew = None, False
         self._on_reset(self.index)
         self._note_seed(seed)
-        obs, self.info = _reset(self.env, self.index, seed, options)
+        obs, self.info = reset_env(self.env, self.index, seed, options)
         self._show(obs)
         self._mark_first(True)
 
@@ -163,19 +163,18 @@ class Slot:
         obs, reward, terminated, truncated, info = returned
         if type(info) is not dict and not isinstance(info, Mapping):
             raise self._refuse(f"an info that is {type(info).__name__}", API["step"], action)
-        self._rewards[self.index] = (
-            reward if isinstance(reward, float) else self._number(reward, action)
-        )
         self.info = info
         try:
+            self._rewards[self.index] = reward if isinstance(reward, float) else number(reward)
             over = terminated or truncated
             if over or not self._ordinary:
-                ends = (terminated, truncated)
-                self._flag(*(self._truth(end, action) for end in ends))
+                self._flag(truth(terminated), truth(truncated))
             if self._has_extras:
                 self._write_metrics(info, action)
         except EnvError:
             raise
+        except UnreadableError as error:
+            raise self._refuse(error.found, error.expected, action) from error
         except Exception as error:
             raise blame(self.index, "step", error, self._episode_seed, action) from error
         if over:
@@ -313,7 +312,7 @@ class Slot:
         """Reset to the episode's seed; a seed that cannot be reset to is not tried twice."""
         self._on_reset(self.index)
         self._note_seed(self._seed_of(episode + (attempt << 32)))
-        obs, self.info = _reset(self.env, self.index, self._episode_seed)
+        obs, self.info = reset_env(self.env, self.index, self._episode_seed)
         self._show(obs)
         self._episode = episode  # only now, so that a failed reset does not count one
 
@@ -347,15 +346,6 @@ class Slot:
                 )
             array[row] = value - expected.start if expected.start else value
 
-    def _truth(self, end: Any, action: Any) -> bool:
-        """Whether an episode ends, which only what is True or False, or 1 or 0, can say."""
-        if isinstance(end, (bool, np.bool_)) or (
-            np.ndim(end) == 0 and np.asarray(end).dtype.kind in "biu"
-        ):
-            return bool(end)
-        found = f"{end!r} ({type(end).__name__}) for terminated or truncated"
-        raise self._refuse(found, "Each is True or False.", action)
-
     def _write_metrics(self, info: Mapping[str, Any], action: Any) -> None:
         given = info.get("metrics", {})
         try:
@@ -386,48 +376,8 @@ class Slot:
             raise self._bad_value(str(error), action) from error
         self.rows.action_mask[self.index] = mask
 
-    def _number(self, reward: Any, action: Any) -> Any:
-        """A reward that is no float, as a number; text, None and the like are refused."""
-        if isinstance(reward, numbers.Real):
-            try:
-                return float(reward)
-            except OverflowError as error:
-                found = f"a reward of {type(reward).__name__} that is larger than any float"
-                raise self._refuse(found, "A reward is one real number.", action) from error
-        if hasattr(reward, "__array__"):
-            try:
-                value = np.asarray(reward)
-            except Exception as error:
-                raise blame(self.index, "step", error, self._episode_seed, action) from error
-            if value.size == 1 and value.dtype.kind in "biuf":
-                return float(value.item())
-        found = f"the reward {reward!r} ({type(reward).__name__})"
-        raise self._refuse(found, "A reward is one real number.", action)
-
     def _bad_value(self, sentence: str, action: Any) -> BadValueError:
         return BadValueError(f"{sentence}\n{circumstances(self._episode_seed, action)}")
 
     def _refuse(self, found: str, expected: str, action: Any) -> EnvError:
         return refusal(self.index, "step", found, expected, self._episode_seed, action)
-
-
-def reset_env(env: gymnasium.Env[Any, Any], index: int, seed: int) -> tuple[Any, Any]:
-    """Reset environment `index` of a pool: its observation and info, or an EnvError."""
-    return _reset(env, index, seed)
-
-
-def _reset(
-    env: gymnasium.Env[Any, Any],
-    index: int,
-    seed: int | None,
-    options: dict[str, Any] | None = None,
-) -> tuple[Any, Any]:
-    try:
-        given = {} if options is None else {"options": options}
-        returned = env.reset(seed=seed, **given)
-    except RAISED as error:
-        raise blame(index, "reset", error, seed) from error
-    alike = isinstance(returned, tuple) and len(returned) == 2
-    if not alike or not isinstance(returned[1], Mapping):
-        raise refusal(index, "reset", sketch(returned), API["reset"], seed)
-    return returned
