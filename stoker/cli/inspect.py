@@ -129,6 +129,8 @@ def evaluate(arguments: list[str]) -> int:
     given = parse(EvalArguments, arguments, "eval")
     if given.episodes < 1:
         raise ConfigError(f"episodes is {given.episodes}; it must be 1 or more.")
+    if given.seed is not None and not 0 <= given.seed < 2**63:
+        raise ConfigError(f"seed is {given.seed}; it must be 0 or more, and below 2**63.")
     path = find_run(given.run, given.runs_dir)
     with clean_output(given.json):
         checkpoint, agent, report = evaluate_run(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,8 +157,15 @@ def last_lines(log: Path, count: int) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    return list(_spoken(text))[-count:]
+    return _spoken(text)[-count:]
 
 
-def _spoken(text: str) -> Iterator[str]:
-    return (line.rstrip() for line in text.splitlines() if line.strip())
+def _spoken(text: str) -> list[str]:
+    """Lines with something in them; of the box in which a mistyped flag is told, what it says."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    corners = [place for place, line in enumerate(lines) if line.startswith("╭")]
+    box = [line.strip("│ ") for line in lines[corners[-1] + 1 :]] if corners else []
+    if not any(line.startswith("For full helptext") for line in box):
+        return lines
+    told = takewhile(lambda line: line.strip("─"), box)  # up to the first rule
+    return [*lines[: corners[-1]], " ".join(told)]

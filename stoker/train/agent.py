@@ -215,7 +215,7 @@ class Agent:
         With `env` it goes on training where it stopped; without, it predicts. Of a population, all
         agents go on, and the best one predicts, or the one whose number is `agent`.
         """
-        where = Path(path)
+        where = Path(path).absolute()  # so that "." has a name
         saved = (
             checkpoints.load_newest(RunFolder(where).checkpoints)[1]
             if is_run(where)

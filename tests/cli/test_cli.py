@@ -168,6 +168,8 @@ def test_a_whole_life(stoker: Run, tmp_path: Path) -> None:
         assert report["mean_reward"] >= 8
     kept = sorted(path.name for path in (tmp_path / "runs/life/checkpoints").iterdir())
     assert "step-000000002048" in kept
+    odd = stoker("eval", "life", "--seed", "-1")
+    assert (odd.returncode, "seed is -1; it must be 0 or more" in odd.stderr) == (2, True)
     typo = stoker("eval", "life", "--checkpoint", "step-2048", "--device", "cpu")
     assert typo.returncode == 2
     assert "has no checkpoint 'step-2048'; it has step-" in typo.stderr

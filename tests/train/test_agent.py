@@ -111,6 +111,15 @@ def test_a_model_is_not_saved_without_a_name(path: str) -> None:
         model.save(path)
 
 
+def test_a_model_is_loaded_from_within_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PPO("MlpPolicy", "CartPole-v1", **_TINY) as model:
+        model.save(tmp_path / "model")
+    monkeypatch.chdir(tmp_path / "model")
+    assert PPO.load(".", device="cpu").spec.name == "CartPole-v1"
+
+
 def test_a_loaded_model_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
     settings = {**_TINY, "eval_episodes": 0, "lr_schedule": "constant"}
     with PPO("MlpPolicy", "CartPole-v1", **settings).learn(96) as model:
