@@ -92,7 +92,7 @@ class StagedStorage(RolloutStorage):
     def _seen_last(self) -> Finals:
         """On the host, as it came."""
         places = [np.zeros(0, np.int64), *(places for places, _ in self._finals)]
-        none = {leaf: rows[:0].cpu().numpy() for leaf, rows in self._last_obs.items()}
+        none = {n: rows[:0].cpu().numpy() for n, rows in self._last_obs.items()}  # sync: of no rows
         seen = {n: np.concatenate([none[n], *(obs[n] for _, obs in self._finals)]) for n in none}
         rows = {leaf: torch.from_numpy(value) for leaf, value in seen.items()}
         return Finals(torch.from_numpy(np.concatenate(places)), rows)
