@@ -138,8 +138,13 @@ class VectorPool(BasePool):
 
     def _write_mask(self, info: Any, rows: Any = True) -> None:
         """Note the masks that came, of `rows`; who resets next ignores its action and its mask."""
-        if self._rows.action_mask is None or "action_mask" not in info:
+        if "action_mask" not in info:
             return
+        if self._rows.action_mask is None:
+            raise BadValueError(
+                f"{self.spec.name} gives info['action_mask'] now but did not at its first reset, "
+                "so it was not asked for; give it in every reset and step."
+            )
         given = info.get("_action_mask", np.ones(self.n_envs, bool)) & rows & ~self._reset_next
         for row in np.flatnonzero(given).tolist():
             self._rows.action_mask[row] = read_mask(info["action_mask"][row], row, self.spec)

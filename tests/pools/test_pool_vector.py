@@ -216,6 +216,8 @@ class Vague(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> Any:
         if "all" in self.wrong:
             return self.wrong["all"]
+        if "info" in self.wrong:
+            return np.zeros((3, 2), np.float32), *np.zeros((3, 3)), self.wrong["info"]
         told = {"obs": np.zeros((3, 2), np.float32), "reward": np.zeros(3)}
         told |= {"terminated": np.zeros(3, bool), "truncated": np.zeros(3, bool)}
         return (*(told | self.wrong).values(), {})
@@ -231,6 +233,7 @@ class Vague(VectorEnv[Any, Any, Any]):
         ({"terminated": False}, r"returned terminated with shape \(\)"),
         ({"truncated": np.zeros(2, bool)}, r"returned truncated with shape \(2,\)"),
         ({"terminated": np.ones(3, bool)}, r"same-step without info\['final_obs'\]"),
+        ({"info": {"action_mask": np.ones((3, 2))}}, "now but did not at its first reset"),
         ({"all": (1, 2, 3, 4)}, r"returned 4 values .* from step\(\). Gymnasium expects"),
     ],
 )
